@@ -4,7 +4,7 @@ The task of CoMLRL's own example, two whole models that write a short and a long
 turn, four completions), on SciTLDR and with a model that two cores can train. Both libraries have the same prompts, in
 the same order, as text with the model's template; the same reward function, rate, length and plain sampling; two
 prompts a step. All else is each library's default. Ours runs first, then CoMLRL with the Python of an environment that
-has it. Seconds of a step, the first left out, and the mean reward by step go to results/speed.jsonl.
+has it. Seconds of a step, the first left out, and the mean reward by step go to results/writers.jsonl.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def main() -> None:
             command_line = (
                 f"python -m lab.writers --model DIR --data DIR --comlrl PYTHON --steps {options.steps} --write"
             )
-            record("speed", figure, measured, unit, command_line, len(measured), [0])
+            record("writers", figure, measured, unit, command_line, len(measured), [0])
 
 
 if __name__ == "__main__":
