@@ -27,7 +27,7 @@ Rooms = Literal["unseen", "seen"]
 MOST_LETTERS = 150
 # Copies of the planner's library, each of which serves one game at a time.
 FREE_PLANNERS: list[Any] = []
-# The sentence of a task; its braces, brackets and crosses would be read by the grammar that it is put into.
+# The sentence of a task; its braces, brackets and hashes would be read by the grammar that it is put into.
 SENTENCE = re.compile(r"Your task is to: ([^\"\\#{}\[\]]+)")
 
 
@@ -94,7 +94,7 @@ class Household:
     """The package's interpreter of one game, which plays from any position, and what the game is for."""
 
     most = 1
-    kept = ("_facts", "_vars_by_name", "_vars_by_type", "_var_counts", "_operators")
+    tables = ("_facts", "_vars_by_name", "_vars_by_type", "_var_counts", "_operators")
 
     def __init__(self, interpreter: Any, shown: str, objective: str, listed: bool) -> None:
         self.interpreter, self.shown, self.objective, self.listed = interpreter, shown, objective, listed
@@ -115,7 +115,7 @@ class Household:
         return Turn(self.current, reply, score, bool(result["won"]), is_over)
 
     def position(self) -> Position:
-        tables = {name: copy_table(getattr(self.interpreter._pddl_state, name)) for name in self.kept}
+        tables = {name: copy_table(getattr(self.interpreter._pddl_state, name)) for name in self.tables}
         return Position(self.planner.get_state_id(), tables, self.interpreter.state)
 
     def go_to(self, position: Position) -> None:
@@ -124,12 +124,12 @@ class Household:
             for name, table in position.kept.items():
                 setattr(self.interpreter._pddl_state, name, copy_table(table))
             self.interpreter.state = position.result
+            self.current = position
 
     @property
     def walkthrough(self) -> list[str]:
         """The commands of a plan by the package's planner."""
         self.go_to(self.start)
-        self.current = self.start
         return list(self.interpreter._pddl_state.replan(self.interpreter._entity_infos))
 
 

@@ -11,9 +11,8 @@ from pathlib import Path
 from cadre_tasks.worlds.repair import Repair
 
 COUNT, HERE = 20, Path(__file__).resolve().parent
-RECIPE = """# The smallest harness on twenty tasks, as root. With a real model:
-# team.policies.coder.model=Qwen/Qwen3-4B team.policies.coder.dtype=bfloat16 sampling.max_tokens=2048
-env: {here}/harbor_env.py:Harbor
+# What recipes of such tasks begin with: the smallest harness, as root.
+TEAM = """env: {here}/harbor_env.py:Harbor
 settings:
   tasks: {target}
   harness: [/usr/bin/python3, {here}/shell_agent.py, "{{instruction}}"]
@@ -21,10 +20,13 @@ team:
   policies:
     coder: {{model: seed, lora: {{rank: 8, alpha: 16}}}}
   roles: {{coder: coder}}
-algorithm: {{name: at_grpo, k: 2}}
-sampling: {{max_tokens: 64}}
-train: {{steps: 2, tasks_per_step: 2}}
-evaluate: {{tasks: 0}}
+"""
+RECIPE = f"""# The smallest harness on twenty tasks, as root. With a real model:
+# team.policies.coder.model=Qwen/Qwen3-4B team.policies.coder.dtype=bfloat16 sampling.max_tokens=2048
+{TEAM}algorithm: {{{{name: at_grpo, k: 2}}}}
+sampling: {{{{max_tokens: 64}}}}
+train: {{{{steps: 2, tasks_per_step: 2}}}}
+evaluate: {{{{tasks: 0}}}}
 """
 TOML = """schema_version = "1.1"
 

@@ -22,6 +22,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
+from make_tasks import DOCKERFILE, TEAM, TEST_SH  # noqa: E402
 from task_folder import PLAIN, read_task  # noqa: E402
 
 TOML = """schema_version = "1.1"
@@ -35,27 +36,12 @@ timeout_sec = {seconds}.0
 [environment]
 build_timeout_sec = 600.0
 """
-RECIPE = """# As root. With a real model: team.policies.coder.model=Qwen/Qwen3-4B team.policies.coder.dtype=bfloat16
-env: {here}/harbor_env.py:Harbor
-settings:
-  tasks: {target}
-  harness: [/usr/bin/python3, {here}/shell_agent.py, "{{instruction}}"]
-team:
-  policies:
-    coder: {{model: seed, lora: {{rank: 8, alpha: 16}}}}
-  roles: {{coder: coder}}
-algorithm: {{name: grpo, k: 4}}
-sampling: {{max_tokens: 1024}}
+RECIPE = f"""# As root. With a real model: team.policies.coder.model=Qwen/Qwen3-4B team.policies.coder.dtype=bfloat16
+{TEAM}algorithm: {{{{name: grpo, k: 4}}}}
+sampling: {{{{max_tokens: 1024}}}}
 """
-# What an agent left in /logs/verifier does not count, and user 65534 can do nothing there and in /tests.
-TEST_SH = """#!/bin/bash
-rm -rf /logs/verifier/reward.*
-chmod 700 /tests /logs/verifier
-reward=0
-{remove}cp -r --remove-destination /tests/files/. . && python3 -I /tests/check.py && reward=1
-echo $reward > /logs/verifier/reward.txt
-chmod 755 /logs/verifier
-"""
+COPY_TESTS = "cp -r --remove-destination /tests/files/. ."
+CALL = "python3 -I /tests/check.py"
 CHECK = '''"""Exit with 0 if all tests pass, as their process reports with a secret, which it reads first."""
 
 import json
@@ -176,8 +162,8 @@ def task_files(row: dict, clones: Path, seconds: int) -> dict[str, bytes]:
     texts = {
         "task.toml": TOML.format(name=json.dumps(f"swe/{row['instance_id']}"), seconds=seconds),
         "instruction.md": f"{instruction}{row['problem_statement']}\n",
-        "environment/Dockerfile": "FROM python:3.12-slim\nWORKDIR /app\nCOPY repository/ /app/\n",
-        "tests/test.sh": TEST_SH.format(remove=remove_lines(removed)),
+        "environment/Dockerfile": DOCKERFILE,
+        "tests/test.sh": TEST_SH.replace(CALL, f"{remove_lines(removed)}{COPY_TESTS} && {CALL}"),
         "tests/check.py": CHECK,
         "tests/run_tests.py": RUN_TESTS,
         "tests/tests.json": json.dumps(tests),
