@@ -253,10 +253,6 @@ class Team:
         """Return the same team, whose samples are counted in `activity`."""
         return replace(self, activity=activity)
 
-    def greedy(self) -> Team:
-        """Return the same team at temperature 0, as evaluation plays it."""
-        return self.tempered(0.0)
-
     def tempered(self, temperature: float) -> Team:
         """Return the same team at a temperature, without top-p and top-k, as benchmarks sample."""
         plain = {

@@ -106,7 +106,7 @@ class Optimiser:
         temperature 0."""
         questions = {index: to_json([candidate, index]) for index in batch}
         if new := [index for index, question in questions.items() if question not in self.known]:
-            rollout = self.experiment.evaluation(self.team.greedy())
+            rollout = self.experiment.evaluation(self.team.tempered(0.0))
             make = with_texts(self.experiment.env_spec, candidate).make
             rollout = replace(rollout, make=make, shape=independent(1), alpha=1.0)
             tasks = [self.experiment.training_tasks[index] for index in new]

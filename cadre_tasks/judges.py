@@ -1,4 +1,5 @@
-"""Rewards from a judge model behind an OpenAI-compatible endpoint, and their agreement with labels (docs/judges.md).
+"""Rewards from a judge model, behind an OpenAI-compatible endpoint or a policy of the run, and their agreement with
+labels (docs/judges.md).
 
 What is judged is untrusted: it stands between marks that its author cannot predict, and an answer counts only if its
 last line is one of the two words that were asked for.
@@ -27,15 +28,16 @@ from cadre.engines.openai import OpenAISampler
 from cadre.envs.check import sample_of
 from cadre.envs.messages import to_messages
 from cadre.envs.spec import EnvSpec
-from cadre.errors import AnswerError, ConfigError, DataError, EngineError, PromptError
+from cadre.errors import AnswerError, ConfigError, DataError, EngineError, PromptError, nearest
 from cadre.file_limits import lines_of, open_untrusted, parse_json
 from cadre.files import explain_disk_errors, to_json
 from cadre.rollout.batching import gather
 from cadre.rollout.deadlines import in_line
+from cadre.rollout.episodes import playing
 from cadre.rows import read_rows
 from cadre.settings.yaml_file import apply_overrides
 from cadre.statistics import is_constant, rate_interval
-from cadre.types import Message, Request, Sampling, Task
+from cadre.types import Message, Request, Sample, Sampling, Task
 
 CONNECTIONS = 32  # requests of one judge at once
 RETRY_S, NOTE_S = 5.0, 60.0  # seconds between two requests to a judge that is down, and between two warnings of it
@@ -52,6 +54,8 @@ log = logging.getLogger(__name__)
 class Judge:
     """A judge model at temperature 0. Make one at the top of a file, for all reward functions there.
 
+    model            its name at the endpoint `url`; without a url, a policy of the run by name, which has the rest of
+                     its settings in the recipe, and whose answers are not kept, as it may learn
     cache            file of all answers, so that no question is asked twice; None for memory alone
     key_variable     the environment variable with the endpoint's key
     max_tokens       of one answer: one that is cut off has no verdict
@@ -64,7 +68,7 @@ class Judge:
     def __init__(
         self,
         model: str,
-        url: str,
+        url: str | None = None,
         cache: str | Path | None = "judge_answers.jsonl",
         key_variable: str = "OPENAI_API_KEY",
         max_tokens: int = 1_024,
@@ -72,10 +76,10 @@ class Judge:
     ) -> None:
         self.unreadable, self._next_note = 0, 0.0
         self._model, self._sampling = model, Sampling(temperature=0.0, max_tokens=max_tokens)
-        self._sampler = OpenAISampler(model, url, key_variable, enable_thinking)
+        self._sampler = None if url is None else OpenAISampler(model, url, key_variable, enable_thinking)
         self._slots = WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]()
         self._locks = WeakValueDictionary[str, asyncio.Lock]()  # by question, while it is asked
-        self._cache, self._answers = Path(cache).expanduser() if cache else None, dict[str, str]()
+        self._cache, self._answers = Path(cache).expanduser() if cache and url else None, dict[str, str]()
         if self._cache and self._cache.exists():
             with open_untrusted(self._cache) as file:
                 for line in lines_of(file):
@@ -131,7 +135,9 @@ class Judge:
     async def _answer(self, content: str) -> str:
         """Return the answer to a message, from the cache if it is there. Waits for an endpoint that is down."""
         key = _digest([self._model, content])
-        request = Request("judge", self._model, (Message("user", content),), 1, self._sampling, key=0)
+        request = Request("judge", self._model, (Message("user", content),), 1, self._sampling, int(key[:15], 16))
+        if self._sampler is None:
+            return await _ask_policy(request)
         slots = self._slots.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(CONNECTIONS))
         async with self._locks.setdefault(key, asyncio.Lock()):
             while key not in self._answers:
@@ -149,7 +155,7 @@ class Judge:
                         log.warning(f"The run waits for its judge, and asks again every {RETRY_S:g} s. {error}")
                     await asyncio.sleep(RETRY_S)
                     continue
-                answer = (sample.text if sample.message is None else sample.message.content)[-LONGEST_ANSWER:]
+                answer = _text_of(sample)
                 self._answers[key] = answer
                 if self._cache:
                     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
@@ -157,6 +163,25 @@ class Judge:
                         # The line break comes first, so that a line that a crash cut off spoils no other one.
                         file.write(f"\n{to_json({'key': key, 'model': self._model, 'answer': answer})}".encode())
         return self._answers[key]
+
+
+async def _ask_policy(request: Request) -> str:
+    """Return the answer of a policy of the team that plays."""
+    samplers = {} if (team := playing.get()) is None else team.samplers
+    if (name := request.policy) not in samplers:
+        where = f"the team has {', '.join(samplers)}" if samplers else "no team plays in this process"
+        raise ConfigError(
+            f"Judge: got {name!r} without a url, and {where}; expected a policy of the team. Name one, in a training "
+            f"or an evaluation, or pass the url of an endpoint.{nearest(name, samplers)}"
+        )
+    try:
+        return _text_of(*await samplers[name].sample(request))
+    except (PromptError, AnswerError) as error:
+        return str(error)  # has no verdict
+
+
+def _text_of(sample: Sample) -> str:
+    return (sample.text if sample.message is None else sample.message.content)[-LONGEST_ANSWER:]
 
 
 def _digest(value: Any) -> str:

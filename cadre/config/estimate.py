@@ -233,13 +233,14 @@ def collect_requests(experiment: Experiment, task: Task, shape: Shape | None = N
     """Return the requests of one tree over a task, whose siblings are different numbers of spaces; with a `shape` of
     such a tree without what the algorithm adds. Raises ContractError if the environment accepts no answer of spaces."""
     requests: list[Request] = []
+    roles = experiment.roles
 
     def answer(request: Request) -> list[str]:
-        requests.append(request)
+        if request.role in roles:  # no judge's
+            requests.append(request)
         return [" " * (sibling + 1) for sibling in range(request.count)]
 
-    roles = experiment.roles
-    team = Team(roles, dict.fromkeys(roles.values(), ScriptedSampler(answer)), dict.fromkeys(roles, Sampling()))
+    team = Team(roles, dict.fromkeys(experiment.playing, ScriptedSampler(answer)), dict.fromkeys(roles, Sampling()))
     rollout = experiment.rollout(team)
     if shape is not None:
         rollout = replace(rollout, shape=shape, ablation="none", signs=False)

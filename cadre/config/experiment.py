@@ -181,8 +181,8 @@ class Experiment:
 
     @property
     def playing(self) -> set[str]:
-        """The policies that play a role, and the members of the pool of opponents, which may."""
-        return {*self.roles.values(), *self.config.team.members} & set(self.policies)
+        """The policies of the team, of which some judge only, and the members of the pool of opponents."""
+        return {*self.config.team.policies, *self.config.team.members} & set(self.policies)
 
     @cached_property
     def training_tasks(self) -> Sequence[Task]:

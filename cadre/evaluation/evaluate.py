@@ -188,7 +188,7 @@ async def evaluate(
 ) -> tuple[Report, list[Tree]]:
     """Play every task once at temperature 0, whatever the shape of the rollout. An episode that fails counts as a task
     without success. Raises ContractError if more fail than may."""
-    greedy = replace(rollout, team=rollout.team.greedy(), shape=shapes.independent(1), alpha=1.0)
+    greedy = replace(rollout, team=rollout.team.tempered(0.0), shape=shapes.independent(1), alpha=1.0)
     # The same key for every evaluation of a run, so that reports differ by the weights alone.
     trees, _ = await grow_many(tasks, greedy, random_keys.key(seed, "evaluate"), progress)
     played = summarize(trees, tasks)

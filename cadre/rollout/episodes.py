@@ -13,6 +13,7 @@ import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -24,10 +25,11 @@ from cadre.rollout.batching import gather
 from cadre.rollout.deadlines import TimedEnv
 from cadre.rollout.failures import REASONS, Contain, failure_of, final_branches, set_failure_rewards, without_unrewarded
 from cadre.rollout.grow import Rollout, grow
-from cadre.team import Sampler, Weights
+from cadre.team import Sampler, Team, Weights
 from cadre.types import BranchFailure, Request, Sample, Task, Tree
 
 T = TypeVar("T")
+playing: ContextVar[Team | None] = ContextVar("playing", default=None)  # the team of the tree that grows
 # Errors that a second try would meet again.
 PERMANENT = PromptError
 # So many failed branches, and no other, are no chance.
@@ -177,6 +179,7 @@ async def grow_tree(task: Task, rollout: Rollout, key: int) -> Tree | Failure:
             errors.append((error, contain(error)))
             return errors[-1][1]
 
+        playing.set(caching.team)
         with closing(TimedEnv.made(rollout.make, task, tuple(rollout.team.assignment), rollout.limits)) as env:
             root = await grow(env, replace(caching, contain=noting), key)
         if root is None:

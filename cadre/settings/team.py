@@ -174,8 +174,8 @@ class TeamConfig(Section):
             if role not in self.roles:
                 expected = f"expected some of {', '.join(self.roles)}. Remove it.{nearest(role, self.roles)}"
                 raise setting_error(f"prompts.{role}", f"got a prompt for a role that does not exist; {expected}")
-        for name in self.policies:
-            if name not in self.roles.values():
-                expected = f"expected every policy under team.roles. Give it one of {', '.join(self.roles)}."
-                raise setting_error(f"policies.{name}", f"no role plays it; {expected}")
+        for name, settings in self.policies.items():
+            if name not in self.roles.values() and not settings.frozen:
+                expected = f"expected one of {', '.join(self.roles)} under team.roles, or frozen: true for a judge"
+                raise setting_error(f"policies.{name}", f"no role plays it; {expected}. Add one of them.")
         return self

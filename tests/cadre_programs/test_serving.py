@@ -37,7 +37,7 @@ def loaded(tmp_path):
 
 def test_a_program_does_outside_as_in_an_evaluation(loaded):
     evaluated = {tree.task.id: tree for tree in (loaded.play(number) for number in range(4))}
-    server, session = serve(loaded.team.greedy(), served_rules(loaded.experiment))
+    server, session = serve(loaded.team.tempered(0.0), served_rules(loaded.experiment))
     try:
         client = openai.OpenAI(base_url=f"{server.url}/v1", api_key=session.key)
         for tree in evaluated.values():
@@ -73,7 +73,7 @@ def test_the_rules_of_the_program_hold_when_it_is_served(loaded, monkeypatch, mo
         return sample(self, observation, *arguments)
 
     monkeypatch.setattr(type(loaded.team), "sample", sampling)
-    server, session = serve(loaded.team.greedy(), served_rules(loaded.experiment))
+    server, session = serve(loaded.team.tempered(0.0), served_rules(loaded.experiment))
     try:
         client = openai.OpenAI(base_url=f"{server.url}/v1", api_key=session.key)
         messages = [{"role": "system", "content": system}, {"role": "user", "content": "x"}]
@@ -101,7 +101,7 @@ def test_options_give_roles_to_calls_of_a_program_that_was_not_trained_on(loaded
 @pytest.mark.parametrize("raised", [EngineError("busy"), DivergedError("once")])
 def test_a_call_that_failed_once_may_be_answered_when_it_is_made_again(loaded, monkeypatch, raised):
     """Mistake: the error held as the answer, for ever; an engine that is busy said to be a prompt too long."""
-    team, sample = loaded.team.greedy(), type(loaded.team).sample
+    team, sample = loaded.team.tempered(0.0), type(loaded.team).sample
     errors = [raised]
 
     async def once(self, recorded, *arguments):
@@ -123,7 +123,7 @@ def test_a_call_that_failed_once_may_be_answered_when_it_is_made_again(loaded, m
 
 def test_one_call_that_fails_leaves_no_other_waiting(loaded, monkeypatch):
     """Every call of a batch and every later one is answered, whatever the others' outcome."""
-    team, sample = loaded.team.greedy(), type(loaded.team).sample
+    team, sample = loaded.team.tempered(0.0), type(loaded.team).sample
     requests, failing = threading.Event(), threading.Event()
 
     async def failed(self, recorded, *arguments):

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,14 @@ from typing import Any
 import pytest
 
 import cadre
+from cadre.engines.scripted import ScriptedSampler
+from cadre.envs.rows import RewardFunction, RowsEnv
 from cadre.errors import ConfigError, EngineError
+from cadre.rollout import shapes
+from cadre.rollout.episodes import grow_many
+from cadre.rollout.grow import Rollout
+from cadre.team import Team
+from cadre.types import Request, Sampling, Task
 from cadre_tasks import judges
 from tests.helpers.endpoint import Server
 from tests.helpers.training import lines
@@ -301,3 +309,64 @@ def test_an_outage_in_the_middle_of_a_step_changes_nothing(
     with FakeJudge(lambda content: "?").serving() as fake:
         assert trained(tmp_path / "cached", fake, tmp_path / "second.jsonl") == expected
     assert fake.answered == []
+
+
+# ---- A policy of the run as the judge
+
+
+async def by_a_policy(completions: list[str], row: dict[str, Any]) -> list[float]:
+    return await cadre.Judge(row["judge"]).rank(row["prompt"], completions)
+
+
+def judged_by(name: str) -> tuple[list[float], list[Request]]:
+    """Return the rewards of four completions by a team with the policies writer and fixed, and what fixed was asked."""
+    asked: list[Request] = []
+
+    def judge(request: Request) -> list[str]:
+        asked.append(request)
+        return [later_in_the_alphabet(request.messages[0].content)] * request.count
+
+    samplers = {"writer": ScriptedSampler(lambda request: ["a", "c", "b", "a"]), "fixed": ScriptedSampler(judge)}
+    team = Team({"agent": "writer"}, samplers, {"agent": Sampling()})
+    reward = (RewardFunction("better", by_a_policy),)
+    rollout = Rollout(partial(RowsEnv, reward=reward), team, shapes.independent(4), 1.0)
+    task = Task("row-0", {"prompt": "Letters?", "judge": name})
+    (tree,), _ = asyncio.run(grow_many([task], rollout, 0))
+    return [branch.reward.team for branch in tree.root.branches], asked
+
+
+def test_a_policy_of_the_team_compares_what_another_wrote() -> None:
+    rewards, asked = judged_by("fixed")
+    assert rewards == pytest.approx([0.5 / 3, 1.0, 2 / 3, 0.5 / 3])
+    assert {(request.policy, request.count, request.sampling.temperature) for request in asked} == {("fixed", 1, 0.0)}
+    assert len({request.key for request in asked}) == 6
+
+
+def test_a_judge_without_a_url_is_a_policy_of_the_team_that_plays() -> None:
+    with pytest.raises(ConfigError, match=r"'fixd' .* the team has writer, fixed; .* Did you mean fixed"):
+        judged_by("fixd")
+    with pytest.raises(ConfigError, match="no team plays in this process"):
+        graded(cadre.Judge("fixed"))
+
+
+def test_a_frozen_policy_judges_without_a_role(tmp_path: Path) -> None:
+    """Two trainings are equal: what the judge is asked is part of the batches."""
+    writer: dict[str, Any] = {"model": "games", "sampling": {"temperature": 1.5}}
+    rows = [{"prompt": f"ship {n}\nlight Red\nmoves: Left Right", "judge": "fixed"} for n in range(4)]
+    for name in ("first", "second"):
+        cadre.train(
+            team={
+                "policies": {"writer": writer, "fixed": {"model": "games", "frozen": True}},
+                "roles": {"agent": "writer"},
+            },
+            tasks=rows,
+            reward={"judged": (by_a_policy, 1.0), "length": (lambda completion: len(completion) / 100, 1.0)},
+            k=4,
+            steps=2,
+            train={"tasks_per_step": 2, "trees_kept": 2},
+            evaluate={"tasks": 0},
+            run=tmp_path / name,
+            quiet=True,
+        ).close()
+    assert lines(tmp_path / "first", "trees.jsonl") == lines(tmp_path / "second", "trees.jsonl")
+    assert len(lines(tmp_path / "first", "metrics.jsonl")) == 2

@@ -99,7 +99,7 @@ BAD = {
         ["algorithm.broadcast: unknown option", "It is an option of "],
     ),
     "unknown policy": (["team.roles.tool=shraed"], ["team.roles.tool", "Did you mean shared?"]),
-    "unplayed policy": (["team.policies.other=seed"], ["team.policies.other", "no role plays it"]),
+    "unplayed policy": (["team.policies.other=seed"], ["team.policies.other", "no role plays it", "frozen: true"]),
     "unknown role": (["team.roles.plannr=shared"], ["plannr", "Did you mean planner?"]),
     "no siblings": (["algorithm.k=0"], ["algorithm.k", "greater than or equal to 1"]),
     "no siblings in a later turn": (["algorithm.k=[4, 0]"], ["algorithm.k", "[4, 0]", "a list of them by turn"]),
