@@ -24,7 +24,8 @@ SETTINGS = [path] if (path := os.environ.get("MSWEA_MINI_CONFIG_PATH")) else []
 MODEL = "openai/coder"  # a provider of LiteLLM, whose address OPENAI_BASE_URL is; the model's name is the role
 
 
-def main(task):
+def main(task, advise=None):
+    """Run `mini` on a task; `advise(folder)` returns what stands below the issue."""
     folder, variables = prepare(task)
     given = {name: value for name, value in os.environ.items() if name.startswith(("OPENAI_", "MSWEA_"))}
     os.environ.clear()
@@ -32,7 +33,7 @@ def main(task):
     os.chdir(folder)
     mini(
         model_name=MODEL,
-        task=task["issue"],
+        task=task["issue"] if advise is None else f"{task['issue']}\n{advise(folder)}",
         yolo=True,
         exit_immediately=True,
         cost_limit=0.0,

@@ -15,7 +15,7 @@ def test_a_seed_is_made_trained_and_evaluated_before_and_after(tmp_path, monkeyp
     monkeypatch.setattr(swe, "NEW_BUGS", 1)
     folder = tmp_path / "swe"
     swe.make(folder, sys.executable, ["--conversations", "2", "--steps", "2"])
-    conversation = json.loads((folder / "conversations.json").read_text())[0]
+    conversation = json.loads((folder / "conversations.json").read_text())["all"][0]
     assert [role for role, _ in conversation[:4]] == ["system", "user", "assistant", "user"]
     assert "def run(" in conversation[3][1]
     sections = {"steps": 1, "evaluate": {"tasks": 2}, "algorithm": {"name": "grpo", "k": 2}, "quiet": True}
