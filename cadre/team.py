@@ -249,10 +249,6 @@ class Team:
             advice = "The samples of this step are lost; train --resume goes on from the last checkpoint."
             raise EngineError(f"Role {role!r}: {got}. {advice}") from error
 
-    def watched(self, activity: SamplingActivity) -> Team:
-        """Return the same team, whose samples are counted in `activity`."""
-        return replace(self, activity=activity)
-
     def tempered(self, temperature: float) -> Team:
         """Return the same team at a temperature, without top-p and top-k, as benchmarks sample."""
         plain = {

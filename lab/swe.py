@@ -1,9 +1,10 @@
 """mini-swe-agent with a tiny model that learns to use it, on a CPU: `python -m lab.swe make|train|report FOLDER`.
 
-make    what examples/harnesses/small_model.py makes with --python: tasks, a model that was taught, and a recipe
+make    what examples/harnesses/small_model.py makes with --python (and --planner): tasks, a model that was taught, and
+        a recipe
 train   each of --seeds that has no result in FOLDER yet, one after the other; one that was stopped begins anew
 report  success on held-out repositories and on those with new bugs, before and after, over all seeds with a result;
-        `--write` appends `swe.*` to results/swe.jsonl
+        `--write` appends `swe.*`, of a team with a planner `swe.planned.*`, to results/swe.jsonl
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 from rich.console import Console
 
 import cadre
@@ -68,10 +70,12 @@ def report(folder: Path, write: bool) -> None:
     if write:
         command, commits = "python -m lab.swe train FOLDER", {result["commit"] for result in results}
         measured = (seeds, ", ".join(sorted(commits)))
+        recipe = yaml.safe_load((folder / "small_model.yaml").read_text())
+        prefix = "swe.planned" if "planner" in recipe["team"]["roles"] else "swe"
         for name, interval in figures.items():
             tasks = tables[name.replace("gain", "after")].shape[1]
-            record("swe", f"swe.{name}", interval, "share", command, tasks, *measured)
-        record("swe", "swe.minutes", minutes, "minutes", command, len(seeds), *measured)
+            record("swe", f"{prefix}.{name}", interval, "share", command, tasks, *measured)
+        record("swe", f"{prefix}.minutes", minutes, "minutes", command, len(seeds), *measured)
 
 
 def main() -> None:

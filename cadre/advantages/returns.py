@@ -27,15 +27,18 @@ Count = Literal["episodes", "decisions"]
 Key = tuple[str | int, ...]
 
 
-# The functions that a comparison is made of, each with the setting that named it, its name, and what it declares.
-
-
 @dataclass(frozen=True)
-class Return:
-    """How the return of a sample is computed."""
+class Component:
+    """A function that a comparison is made of, by its name: the setting that named it, and what it declares."""
 
     setting: str = field(compare=False)
     name: str
+
+
+@dataclass(frozen=True)
+class Return(Component):
+    """How the return of a sample is computed."""
+
     function: Callable[[TreeSample, Comparison], float]
     sums_rewards: bool
     of_future: bool
@@ -47,33 +50,27 @@ class Return:
 
 
 @dataclass(frozen=True)
-class Grouping:
+class Grouping(Component):
     """Which samples are compared: those with equal keys."""
 
-    setting: str = field(compare=False)
-    name: str
     function: Callable[[TreeSample], Key]
     scope: Literal["decision", "turn", "task", "batch"] | None
     needs_signature: bool
 
 
 @dataclass(frozen=True)
-class Baseline:
+class Baseline(Component):
     """What is subtracted from the returns of a group, or in a comparison without a scale the advantages themselves."""
 
-    setting: str = field(compare=False)
-    name: str
     function: Callable[[Any], Sequence[float]]
     needs_group: bool
     uses_running: bool
 
 
 @dataclass(frozen=True)
-class Scale:
+class Scale(Component):
     """What the returns of a group are divided by."""
 
-    setting: str = field(compare=False)
-    name: str
     function: Callable[[Any], float]
 
 

@@ -6,7 +6,7 @@ import keyword
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.table import Table
@@ -23,13 +23,15 @@ from cadre.cli.terminal import (
     visible,
 )
 from cadre.concurrency import run_coroutine
+from cadre.config.experiment import parse
+from cadre.config.recipes import read_recipe
 from cadre.envs.check import ExaminedByOwnRules, examine, tasks_by_process
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError
 from cadre.files import publish_atomically, to_json
 from cadre.plugins import program_sandbox
 from cadre.settings import PolicyConfig
-from cadre.settings.yaml_file import parse_settings
+from cadre.settings.yaml_file import apply_overrides, parse_settings
 from cadre.types import media_of
 
 # ---- cadre check
@@ -41,8 +43,8 @@ AGREEMENT = "agreement {agreement:.0%} ({low:.0%} to {high:.0%}): {right} of {pa
 
 def check(
     context: typer.Context,
-    target: Annotated[str, typer.Argument(help="FILE.py:Env, a bundled environment, or sandbox")],
-    settings: Annotated[list[str] | None, typer.Argument(help="environment settings, such as turns=2")] = None,
+    target: Annotated[str, typer.Argument(help="FILE.py:Env, a bundled environment, RECIPE.yaml, or sandbox")],
+    settings: Annotated[list[str] | None, typer.Argument(help="turns=2, or of a recipe settings.turns=2")] = None,
     step_seconds: Annotated[float, typer.Option(min=0.001, help="limit of one call of the environment")] = 30.0,
     model: Annotated[
         str, typer.Option(help="model whose template writes the prompts: seed, a folder, a name")
@@ -71,7 +73,11 @@ def check(
         agreement = cadre.label_agreement(target, labels, settings or [])
         print_lines([to_json(agreement) if as_json else AGREEMENT.format(**agreement)])
         return
-    env_settings = parse_settings(settings or [])
+    if target.endswith((".yaml", ".yml")):
+        recipe = parse(apply_overrides({"team": "seed", **read_recipe(target)}, settings or []))
+        target, env_settings = recipe.env, recipe.settings
+    else:
+        env_settings = parse_settings(settings or [])
     if exploit is not None:
         reject_beside(context, "--exploit", ["step_seconds", "model"])
         found = cadre.find_exploits(target, exploit, env_settings, report=sys.stderr.write)
@@ -91,18 +97,14 @@ def check(
         report = run_coroutine(examine(env_spec, step_seconds=step_seconds))
         if not report.broken and (fault := tasks_by_process(target, env_settings)):
             report = replace(report, broken=(fault,))
-    for fault in report.broken:
-        print_error(fault)
 
     # The first prompts as the model reads them; the embedded model reads no images.
     has_images = model == "seed" and any(map(media_of, report.prompts.values()))
-    prompts: dict[str, Any] = {}
-    faults: list[str] = []
     if has_images:
         console.print("note: the prompts hold pictures or sounds; --model names a model that reads them, to show them")
-    elif report.prompts:
-        prompts, faults = render_first_prompts(report.prompts, source, model, report.tools)
-    for fault in faults:
+    shown = {} if has_images else report.prompts
+    prompts, faults = render_first_prompts(shown, source, model, report.tools)
+    for fault in (*report.broken, *faults):
         print_error(fault)
     called = [f"ok  tools that were called: {', '.join(report.called)}"] if report.called else []
     print_lines([*(f"ok  {rule}" for rule in report.passed), *called, *(f"note: {note}" for note in report.notes)])

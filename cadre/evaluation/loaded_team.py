@@ -243,7 +243,7 @@ def run_evaluation(
         failures.append(failure)
 
     activity = SamplingActivity(loaded.team.samplers.values())
-    rollout = loaded.experiment.evaluation(loaded.team.watched(activity), failed)
+    rollout = loaded.experiment.evaluation(replace(loaded.team, activity=activity), failed)
     fields: dict[str, Any] = exact_field(loaded.team, loaded.experiment.held_out)
     if target.run is not None and not request.base:
         fields["checkpoint"] = loaded.step

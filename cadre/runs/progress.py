@@ -117,7 +117,7 @@ class LiveDisplay:
 class Progress(LiveDisplay):
     """One run's display. It begins at step `start` and ends at `steps`, or sooner at `max_tokens` tokens, of which
     `spent` are used already; 0 is no limit. `success_label` names the success of a training step, such as "best-of-8"
-    (`cadre.rollout.shapes.success_label`)."""
+    (`cadre.rollout.shapes.success_label`), `environments` are those of a mixture."""
 
     def __init__(
         self,
@@ -127,10 +127,11 @@ class Progress(LiveDisplay):
         max_tokens: int = 0,
         spent: float = 0.0,
         success_label: str = "success",
+        environments: Sequence[str] = (),
     ) -> None:
         super().__init__(console)
         self.steps, self.max_tokens, self.spent = steps, max_tokens, spent
-        self.success_label = success_label
+        self.success_label, self.environments = success_label, environments
         self.made, self.seconds, self.tokens = 0, 0.0, 0.0
         self.total = self.bars.add_task("steps", total=steps, completed=start, note="")
 
@@ -141,17 +142,20 @@ class Progress(LiveDisplay):
         success, speed = f"{self.success_label} {metrics['rollout/success']:.0%}", f"{tokens / seconds:,.0f} tok/s"
         self.bars.update(self.total, completed=step + 1, note=f"{success}, {speed}")
         failed = [f"failed {metrics['rollout/failed']:.1%}"] if metrics.get("rollout/failed") else []
-        branches = metrics.get("rollout/failed_branches")
-        failed += [f"{branches:,.0f} branches failed"] if branches else []
-        rate = metrics.get("rollout/divergence_rate")
-        failed += [f"diverged {rate:.1%}"] if rate else []
+        failed += [f"{count:,.0f} branches failed"] if (count := metrics.get("rollout/failed_branches")) else []
+        failed += [f"diverged {rate:.1%}"] if (rate := metrics.get("rollout/divergence_rate")) else []
         updates = [value for name, value in metrics.items() if name.endswith("/updates")]
         # No policy made an optimiser step, as when every group has zero variance, or every completion is left out.
         failed += ["no update"] if (updates or metrics.get("rollout/dropped")) and not any(updates) else []
         rewards = {name: value for name, value in metrics.items() if name.endswith("/reward")}
         roles = [f"{name.split('/')[0]} {value:+.2f}" for name, value in rewards.items() if name[:6] != "parts/"]
         head = [f"step {step + 1}/{self.steps}", *([f"reward {', '.join(roles)}"] if roles else [])]
-        line = [*head, success, *failed, f"{format_seconds(self.left(step + 1))} left"]
+        solved = {name: metrics[key] for name in self.environments if (key := f"parts/{name}/success") in metrics}
+        by_env = (
+            [f"branches solved {', '.join(f'{name} {rate:.0%}' for name, rate in solved.items())}"] if solved else []
+        )
+        by_env += [f"level {metrics['curriculum/level']:.0f}"] if "curriculum/level" in metrics else []
+        line = [*head, success, *by_env, *failed, f"{format_seconds(self.left(step + 1))} left"]
         self.print([*wrap_parts(line), *format_gpu(metrics)])
 
     def took(self, tokens: float, seconds: float) -> None:
@@ -159,8 +163,7 @@ class Progress(LiveDisplay):
         self.made, self.seconds, self.tokens = self.made + 1, self.seconds + seconds, self.tokens + tokens
 
     def left(self, done_steps: int) -> float:
-        """Return the seconds to the end after `steps` steps, by the mean of those seen; evaluations are not
-        included."""
+        """Return the seconds to the end after so many steps, by the mean of those seen, without evaluations."""
         steps = float(self.steps - done_steps)
         # A limit of tokens may come before that of steps: at the mean number of tokens per step so far.
         if self.max_tokens and self.tokens:

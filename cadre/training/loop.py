@@ -209,16 +209,17 @@ def run_training(
             experiment = host_environments(experiment)
             goal, spent, interrupt = experiment.config.train, run.total("rollout/tokens"), Interrupt()
             label = success_label(experiment.plan.shape, experiment.env_spec.roles)
+            names = list(filter(None, experiment.env_spec.members))
             if label != "success":
                 tell([f"{label}: success in training, where each decision selects the best completion"])
             with (
                 closing(experiment.env_spec),
-                Progress(console, goal.steps, state.step, goal.max_tokens, spent, label) as progress,
+                Progress(console, goal.steps, state.step, goal.max_tokens, spent, label, names) as progress,
                 interrupt.on_signals(),
             ):
                 progress.activity = SamplingActivity(team.samplers.values())
                 pool = OpponentPool.restored(experiment, run.folder, state)
-                watched = team.watched(progress.activity)
+                watched = replace(team, activity=progress.activity)
                 training = Training(experiment, run, watched, progress, notes, pool, state.curriculum)
                 updates = run_coroutine(train_loop(training, state, interrupt), interrupt)
     return team, updates

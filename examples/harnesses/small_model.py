@@ -1,7 +1,7 @@
 """A model that learns on a CPU to mend repositories with mini-swe-agent, alone or after a planner.
 
     python -m venv mini && mini/bin/pip install mini-swe-agent
-    python examples/harnesses/small_model.py FOLDER --python mini/bin/python [--planner]
+    python examples/harnesses/small_model.py FOLDER --python mini/bin/python
     cadre train FOLDER/small_model.yaml
 
 The folder gets tasks, a model that was taught conversations of mini-swe-agent with a script that mostly fails, and a

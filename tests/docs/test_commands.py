@@ -153,7 +153,7 @@ def check_cadre(words: list[str], command: Command) -> None:
     above = group.make_context("cadre", [word.replace("STEP", "1") for word in words])
     _, resolve_command, rest = group.resolve_command(above, [*above._protected_args, *above.args])
     arguments = resolve_command.make_context(name, list(rest), parent=above).params
-    if name == "check" and arguments["labels"]:
+    if name == "check" and (arguments["labels"] or arguments["target"].endswith(".yaml")):
         check_settings(arguments["target"], arguments["settings"] or [])
     elif name == "check" and arguments["target"] != "sandbox" and not PLACEHOLDER.search(arguments["target"]):
         check_environment(arguments["target"], arguments["settings"] or [])

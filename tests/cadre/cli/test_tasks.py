@@ -190,3 +190,16 @@ def test_the_tools_that_the_check_called_have_a_line() -> None:
     result = call("check", "almanac")
     assert result.code == 0, result.err
     assert "ok  tools that were called: calculate, search" in result.out.splitlines()
+
+
+def test_a_recipe_is_its_environment_with_its_settings(tmp_path: Path) -> None:
+    (tmp_path / "long.py").write_text(LONG)
+    recipe = tmp_path / "long.yaml"
+    recipe.write_text("env: long.py:Long\nalgorithm: at_grpo\n")
+    shown = call("check", str(recipe))
+    assert shown.code == 0, shown.err
+    assert shown.out == call("check", f"{tmp_path}/long.py:Long").out
+    recipe.write_text("env: plan-path\nsettings: {turns: 2, size: 3}\nalgorithm: at_grpo\n")
+    assert call("check", str(recipe), "settings.size=4").out == call("check", "plan-path", "turns=2", "size=4").out
+    assert "settings.turns" in call("check", str(recipe), "settings.turns=none").err
+    assert "expected a YAML file" in call("check", str(tmp_path / "absent.yaml")).err

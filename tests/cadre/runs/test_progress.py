@@ -56,6 +56,17 @@ def test_the_success_of_selected_paths_has_its_name() -> None:
     assert line == "step 30/30  reward tool -0.24, planner +0.11  best-of-8 69%  0 s left"
 
 
+def test_a_mixture_has_the_success_of_each_environment_and_a_curriculum_its_level() -> None:
+    out = io.StringIO()
+    progress = Progress(Console(file=out, soft_wrap=True), steps=1, environments=["sudoku", "maths", "absent"])
+    counts = {"rollout/success": 0.5, "rollout/tokens": 40.0, "time/wait_s": 3.0, "time/learn_s": 1.0}
+    solved = {"parts/maths/success": 0.125, "parts/sudoku/success": 1.0, "parts/other/success": 0.3}
+    progress.step(0, counts | solved | {"curriculum/level": 2})
+    assert " ".join(out.getvalue().split()) == (
+        "step 1/1 success 50% branches solved sudoku 100%, maths 12% level 2 0 s left"
+    )
+
+
 def test_long_lines_are_broken_between_names() -> None:
     roles = {"requirements-planner": -10.25, "first-implementation-worker": 0.5, "second-implementation-worker": 1.0}
     assert lines_of(10_000, **roles) == [
