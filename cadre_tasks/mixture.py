@@ -75,8 +75,8 @@ def _read_member(entry: Any) -> Member:
         raise ConfigError(f"env: got the entry {entry!r:.200}; expected a name, or a mapping with one. See {EXAMPLE}.")
     for key in entry:
         if key not in KEYS:
-            hint = nearest(key, KEYS)
-            raise ConfigError(f"env: got {key!r} for {entry['name']}; expected {', '.join(KEYS)}. Remove it.{hint}")
+            advice = nearest(key, KEYS) or f" A setting of the environment stands in it: settings: {{{key}: ...}}."
+            raise ConfigError(f"env: got {key!r} for {entry['name']}; expected {', '.join(KEYS)}.{advice}")
     name = entry.get("as", entry["name"].rpartition(":")[2])
     if not isinstance(name, str) or not ROLE.fullmatch(name):
         expected = "expected a letter, then letters, digits, - and _, as it names roles and metrics"
@@ -213,6 +213,8 @@ class Mixture(Wrapper):
                 splits[name] = member.spec.tasks(split)
             except NoSourceError as error:
                 unread[name] = error
+            except ConfigError as error:
+                raise ConfigError(f"env: {name}: {error}") from None
         if unread:
             changed = []
             for name, entry in zip(members, envs, strict=True):

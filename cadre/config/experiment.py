@@ -333,8 +333,8 @@ def _wrong_value(error: Details, location: Sequence[str]) -> str:
     if error["type"] in PLAIN_TYPES:
         expected = PLAIN_TYPES[error["type"]]
         advice = advice or f" Write {expected}."
-    elif error["type"] == "model_type":
-        expected = "a mapping"
+    elif error["type"] == "too_short":
+        expected = f"{error['ctx']['min_length']} or more"
     if location[-1] == "[key]":  # a name that the user gave
         key = _key(location[:-2])
         return f"{key}: got the name {error['input']!r}, which is no text; expected {expected}.{advice}"

@@ -134,7 +134,8 @@ def read_recipe(recipe: str, chain: tuple[str, ...] = ()) -> dict[str, Any]:
         return merge_with_base(located, Path(path), (*chain, recipe))
     if not is_folder and (real := compose_recipe(recipe)) is not None:
         return real
-    problem = "a folder" if is_folder else "neither a bundled recipe nor a file"
+    unknown = "a setting; a recipe stands before it" if "=" in recipe else "neither a bundled recipe nor a file"
+    problem = "a folder" if is_folder else unknown
     got, nearby = f"{'base' if chain else 'recipe'}: got {recipe!r}, which is {problem}", names_beside(recipe)
     if recipe.endswith((".yaml", ".yml")) or (os.sep in recipe and not is_folder):
         hint = nearest(recipe, nearby) or " Fix the path."

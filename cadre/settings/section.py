@@ -19,7 +19,7 @@ PLAIN_TYPES = {
     **dict.fromkeys(("float_type", "float_parsing"), "a number"),
     **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
     **dict.fromkeys(("list_type", "tuple_type"), "a list"),
-    "dict_type": "a mapping",
+    **dict.fromkeys(("dict_type", "model_type"), "a mapping"),
     "string_type": "a text",
 }
 

@@ -240,6 +240,7 @@ def test_a_resume_compares_the_tasks_that_are_read_from_files(duel: str) -> None
         ([{"name": "plan-path", "weight": 0}], "the weight 0 of plan-path; expected 1 to 1,000"),
         ([{"name": "plan-path", "weight": 0.5}], "the weight 0.5 of plan-path; expected 1 to 1,000"),
         ([{"name": "plan-path", "weights": 2}], "got 'weights' for plan-path.*Did you mean weight"),
+        ([{"name": "plan-path", "turns": 2}], r"got 'turns' for plan-path.*stands in it: settings: \{turns: ...\}"),
         ([{"weight": 2}], "expected a name, or a mapping with one"),
         ([{"name": "plan-path", "as": "a/b"}], "got the name 'a/b'; expected a letter"),
         (["plan-paht"], "env: plan-paht: env: got 'plan-paht'.*Did you mean plan-path"),
@@ -250,6 +251,11 @@ def test_a_resume_compares_the_tasks_that_are_read_from_files(duel: str) -> None
 def test_entries_that_are_refused(envs: list[Any], message: str) -> None:
     with pytest.raises(CadreError, match=message):
         _ = spec_of(*envs).roles
+
+
+def test_an_error_of_its_tasks_names_the_environment() -> None:
+    with pytest.raises(ConfigError, match="env: rows: reward: missing"):
+        spec_of("plan-path", "rows").tasks("train")
 
 
 def test_an_unknown_role_in_the_mapping_is_refused() -> None:

@@ -92,6 +92,10 @@ BAD = {
         ["team.policies.shared.lora.rnk", "Did you mean rank?"],
     ),
     "wrong type": (["train.steps=ten"], ["train.steps", "'ten'", "a whole number"]),
+    "too short a list": (
+        ["curriculum.levels=[{turns: 2}]"],
+        ["curriculum.levels: got [{'turns': 2}]; expected 2 or more"],
+    ),
     "missing model": (["team.policies.shared=./no/such/model"], ["./no/such/model", "config.json"]),
     "role without policy": (["team.roles={tool: shared}"], ["'planner'", "Add `planner: shared`"]),
     "option of another algorithm": (
@@ -369,6 +373,8 @@ def test_a_folder_or_an_unreadable_file_is_no_recipe(tmp_path: Path) -> None:
         load(str(tmp_path))
     with pytest.raises(ConfigError, match="neither a bundled recipe nor a file"):
         load("n" * 300)
+    with pytest.raises(ConfigError, match="'env=sudoku', which is a setting; a recipe stands before it"):
+        load("env=sudoku")
     (tmp_path / "loop.yaml").symlink_to(tmp_path / "loop.yaml")
     with pytest.raises(ConfigError, match="neither a bundled recipe nor a file"):
         load(str(tmp_path / "loop.yaml"))
