@@ -24,8 +24,12 @@ SETTINGS = [path] if (path := os.environ.get("MSWEA_MINI_CONFIG_PATH")) else []
 MODEL = "openai/coder"  # a provider of LiteLLM, whose address OPENAI_BASE_URL is; the model's name is the role
 
 
-def main(task, advise=None):
-    """Run `mini` on a task; `advise(folder)` returns what stands below the issue."""
+def main(task):
+    return solve(task, lambda folder: task["issue"])
+
+
+def solve(task, describe):
+    """Run `mini` on what `describe(folder)` says, given the folder of the repository."""
     folder, variables = prepare(task)
     given = {name: value for name, value in os.environ.items() if name.startswith(("OPENAI_", "MSWEA_"))}
     os.environ.clear()
@@ -33,7 +37,7 @@ def main(task, advise=None):
     os.chdir(folder)
     mini(
         model_name=MODEL,
-        task=task["issue"] if advise is None else f"{task['issue']}\n{advise(folder)}",
+        task=describe(folder),
         yolo=True,
         exit_immediately=True,
         cost_limit=0.0,

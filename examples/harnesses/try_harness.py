@@ -192,6 +192,7 @@ def train(name: str, settings: dict, tasks: list[Task], overrides: list[str]) ->
         make_model(Path(folder) / "model", [*dict.fromkeys(completions)])
         command = [sys.executable, "-m", "cadre", "train", str(HERE / f"{name}.yaml"), "--run", f"{folder}/run"]
         command += [f"team.policies.coder.model={folder}/model", "team.policies.coder.dtype=float32"]
+        command += ["algorithm.k=2", "sampling.max_tokens=64", "train.steps=2", "train.tasks_per_step=2"]
         named = [text if "." in text.partition("=")[0] else f"settings.{text}" for text in overrides]
         subprocess.run([*command, *named], check=True)
         return [json.loads(line) for line in (Path(folder) / "run" / "metrics.jsonl").read_text().splitlines()]
