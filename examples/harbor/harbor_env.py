@@ -95,7 +95,8 @@ class Harbor(Program):
         for container in set(containers):
             check_machine(container)
         pairs = zip(found, containers, strict=True)
-        return [Task(task.name, as_data(task, harness, container)) for task, container in pairs]
+        given = {"harness_variables": settings.get("environment") or {}}
+        return [Task(task.name, as_data(task, harness, container) | given) for task, container in pairs]
 
 
 def as_data(task: TaskFolder, harness: list[str], container: Container) -> dict[str, Any]:

@@ -26,7 +26,7 @@ def work(task):
     values = {"{instruction}": re.sub(path, lambda _: str(folder), task["instruction"]), "{folder}": str(folder)}
     words = [re.sub("|".join(map(re.escape, values)), lambda match: values[match[0]], word) for word in task["harness"]]
     endpoint = {name: value for name, value in os.environ.items() if name.startswith(("OPENAI_", "ANTHROPIC_"))}
-    run(words, folder, variables | endpoint)
+    run(words, folder, variables | endpoint | task["harness_variables"])
     return collect(folder)
 
 

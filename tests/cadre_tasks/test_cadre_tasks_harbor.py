@@ -137,11 +137,11 @@ async def play(env, commands):
 
 @needs_root
 def test_a_harness_works_on_a_copy_and_is_replayed(folder):
-    spec = spec_of(folder.parent)
+    spec = spec_of(folder.parent, environment={"WORD": "yes"})
     (task,) = spec.tasks("train")
     env = spec.make(task)
     try:
-        prompts = asyncio.run(play(env, ["cat start.txt deep/other.txt", "mkdir answer; echo yes > answer/word.txt"]))
+        prompts = asyncio.run(play(env, ["cat start.txt deep/other.txt", "mkdir answer; echo $WORD > answer/word.txt"]))
         assert prompts[0].startswith("Write yes to /srv/program/work/repository/answer/word.txt.")
         assert prompts[1] == "begin\nother\n"
         assert (env.total_team_reward, env.success) == (1.0, True)
