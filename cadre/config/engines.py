@@ -319,7 +319,7 @@ def host_environments(experiment: Experiment) -> Experiment:
 
 def parse_assignment(experiment: Experiment, text: str) -> dict[str, str]:
     """Parse `tool=planner,planner=tool`: the policy to play each role, by name or by the role that it trained in."""
-    policies, roles = set(experiment.roles.values()), experiment.roles
+    policies, roles = experiment.playing, experiment.roles
     names = dict.fromkeys([*experiment.policies, *roles])
     assignment: dict[str, str] = {}
     for pair in filter(None, text.split(",")):

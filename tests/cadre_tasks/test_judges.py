@@ -20,6 +20,9 @@ from typing import Any
 import pytest
 
 import cadre
+from cadre.config.engines import parse_assignment
+from cadre.config.experiment import load
+from cadre.config.resolve import resolve
 from cadre.engines.scripted import ScriptedSampler
 from cadre.envs.rows import RewardFunction, RowsEnv
 from cadre.errors import ConfigError, EngineError
@@ -370,3 +373,6 @@ def test_a_frozen_policy_judges_without_a_role(tmp_path: Path) -> None:
         ).close()
     assert lines(tmp_path / "first", "trees.jsonl") == lines(tmp_path / "second", "trees.jsonl")
     assert len(lines(tmp_path / "first", "metrics.jsonl")) == 2
+    # Its weights can also play the role.
+    played = resolve(load(str(tmp_path / "first" / "config.yaml")))
+    assert parse_assignment(played, "agent=fixed") == {"agent": "fixed"}
