@@ -7,11 +7,12 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from cadre.envs.spec import EnvSpec
+from cadre.envs.spec import EnvSpec, env_class
 from cadre.errors import ConfigError, DataError
 from cadre.types import Message, Sample
 
@@ -149,6 +150,14 @@ def test_a_harness_works_on_a_copy_and_is_replayed(folder):
     finally:
         env.close()
     assert (folder / "environment" / "start.txt").read_text() == "begin\n"
+
+
+def test_its_package_names_the_environment(folder):
+    project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
+    ((name, target),) = project["entry-points"]["cadre.environments"].items()
+    module, _, attribute = target.partition(":")
+    assert name == "harbor"
+    assert spec_of(folder.parent).env_class is env_class(f"{EXAMPLE / module}.py:{attribute}")
 
 
 @needs_root
