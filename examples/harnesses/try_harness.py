@@ -21,10 +21,10 @@ from pathlib import Path
 
 import yaml
 
+from cadre.envs.spec import EnvSpec
 from cadre.types import Message, Sample, Task, ToolCall
 from cadre_programs.processes import ProgramDiverged
 from cadre_programs.program import Program
-from cadre_programs.settings import InstanceLimits
 
 HERE = Path(__file__).parent
 ROLE = "coder"
@@ -98,10 +98,10 @@ def load(name: str, overrides: list[str]) -> tuple[dict, list[Task]]:
     for key, _, value in (override.partition("=") for override in overrides):
         if "." not in key:
             settings[key] = yaml.safe_load(value)
-    tasks = Program.tasks("train", tasks=str(HERE / settings.pop("tasks")), held_out=settings.pop("held_out"))
-    for key in ("run", "reward"):
+    for key in ("run", "reward", "tasks"):
         settings[key] = str(HERE / settings[key])
-    return settings | {"limits": InstanceLimits(**settings.get("limits", {}))}, list(tasks)
+    spec = EnvSpec("program", settings)
+    return spec.episode_settings, list(spec.tasks("train"))
 
 
 def as_sample(message: Message) -> Sample:
