@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from hashlib import sha256
 from itertools import permutations
 from pathlib import Path
@@ -37,7 +38,7 @@ from cadre.rollout.episodes import playing
 from cadre.rows import read_rows
 from cadre.settings.yaml_file import apply_overrides
 from cadre.statistics import is_constant, rate_interval
-from cadre.types import Message, Request, Sample, Sampling, Task
+from cadre.types import Message, Observation, Request, Sample, Sampling, Task
 
 CONNECTIONS = 32  # requests of one judge at once
 RETRY_S, NOTE_S = 5.0, 60.0  # seconds between two requests to a judge that is down, and between two warnings of it
@@ -129,7 +130,9 @@ class Judge:
         self.unreadable += not verdict
         if not verdict and self.unreadable == 1:
             got = f"an answer ends in {last[-200:]!r}; expected {' or '.join(words)}, alone in its last line"
-            log.warning(f"Judge {self._model}: {got}. Such answers count as no, or a tie. Is max_tokens too low?")
+            log.warning(
+                f"Judge {self._model}: {got}. Such answers count as no, or a tie. Is max_tokens or the context too low?"
+            )
         return verdict
 
     async def _answer(self, content: str) -> str:
@@ -167,15 +170,20 @@ class Judge:
 
 async def _ask_policy(request: Request) -> str:
     """Return the answer of a policy of the team that plays."""
-    samplers = {} if (team := playing.get()) is None else team.samplers
-    if (name := request.policy) not in samplers:
+    (team, loop), name = playing.get() or (None, None), request.policy
+    samplers = {} if team is None else team.samplers
+    if team is None or name not in samplers:
         where = f"the team has {', '.join(samplers)}" if samplers else "no team plays in this process"
         raise ConfigError(
             f"Judge: got {name!r} without a url, and {where}; expected a policy of the team. Name one, in a training "
             f"or an evaluation, or pass the url of an endpoint.{nearest(name, samplers)}"
         )
+    if asyncio.get_running_loop() is not loop:
+        raise ConfigError(f"Judge: {name} was asked in an event loop of its own; expected await in an async function.")
+    role = f"judge:{name}"  # no role of the team, whose names have no colon
+    judging = replace(team, assignment={role: name}, sampling={role: request.sampling}, activity=None)
     try:
-        return _text_of(*await samplers[name].sample(request))
+        return _text_of(*await judging.sample(Observation(role, request.messages), 1, request.key, None))
     except (PromptError, AnswerError) as error:
         return str(error)  # has no verdict
 

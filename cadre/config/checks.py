@@ -281,7 +281,7 @@ def critic(experiment: Experiment) -> Iterator[str]:
         remedy = "Set algorithm.critic.policy=seed or the model that you train."
         yield f"algorithm.critic.policy: {got}; expected a model of its own. {remedy}"
     for name in experiment.heads if critic_policy is not None else ():
-        if name in experiment.roles.values():
+        if name in experiment.config.team.policies:
             yield f"team.policies.{name}: the critic's own policy has that name; expected another. Rename the policy."
     for role, policy in experiment.trained_roles.items():
         model = experiment.policies[policy].model

@@ -9,6 +9,7 @@ that is not as strict as required) end the call at once.
 
 from __future__ import annotations
 
+import asyncio
 import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -29,7 +30,7 @@ from cadre.team import Sampler, Team, Weights
 from cadre.types import BranchFailure, Request, Sample, Task, Tree
 
 T = TypeVar("T")
-playing: ContextVar[Team | None] = ContextVar("playing", default=None)  # the team of the tree that grows
+playing = ContextVar[tuple[Team, asyncio.AbstractEventLoop] | None]("playing", default=None)  # of the growing tree
 # Errors that a second try would meet again.
 PERMANENT = PromptError
 # So many failed branches, and no other, are no chance.
@@ -179,7 +180,7 @@ async def grow_tree(task: Task, rollout: Rollout, key: int) -> Tree | Failure:
             errors.append((error, contain(error)))
             return errors[-1][1]
 
-        playing.set(caching.team)
+        playing.set((caching.team, asyncio.get_running_loop()))
         with closing(TimedEnv.made(rollout.make, task, tuple(rollout.team.assignment), rollout.limits)) as env:
             root = await grow(env, replace(caching, contain=noting), key)
         if root is None:

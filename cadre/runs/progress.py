@@ -151,9 +151,8 @@ class Progress(LiveDisplay):
         roles = [f"{name.split('/')[0]} {value:+.2f}" for name, value in rewards.items() if name[:6] != "parts/"]
         head = [f"step {step + 1}/{self.steps}", *([f"reward {', '.join(roles)}"] if roles else [])]
         solved = {name: metrics[key] for name in self.environments if (key := f"parts/{name}/success") in metrics}
-        by_env = (
-            [f"branches solved {', '.join(f'{name} {rate:.0%}' for name, rate in solved.items())}"] if solved else []
-        )
+        rates = ", ".join(f"{name} {rate:.0%}" for name, rate in solved.items())
+        by_env = [f"branches solved {rates}"] if solved else []
         by_env += [f"level {metrics['curriculum/level']:.0f}"] if "curriculum/level" in metrics else []
         line = [*head, success, *by_env, *failed, f"{format_seconds(self.left(step + 1))} left"]
         self.print([*wrap_parts(line), *format_gpu(metrics)])

@@ -1,7 +1,6 @@
 """A planner before mini-swe-agent: it reads the package once, and the coder is told what it answers."""
 
-import litellm
-from mini_swe_agent import solve
+from mini_swe_agent import litellm, solve
 
 
 def main(task):

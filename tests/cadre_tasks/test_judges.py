@@ -321,17 +321,26 @@ async def by_a_policy(completions: list[str], row: dict[str, Any]) -> list[float
     return await cadre.Judge(row["judge"]).rank(row["prompt"], completions)
 
 
-def judged_by(name: str) -> tuple[list[float], list[Request]]:
+def judged_by(
+    name: str, function: Any = by_a_policy, in_thread: bool = False, error: Exception | None = None
+) -> tuple[list[float], list[Request]]:
     """Return the rewards of four completions by a team with the policies writer and fixed, and what fixed was asked."""
     asked: list[Request] = []
 
+    async def called(completions: list[str], row: dict[str, Any]) -> list[float]:
+        if in_thread:
+            return await asyncio.to_thread(function, completions, row)
+        return await function(completions, row)
+
     def judge(request: Request) -> list[str]:
         asked.append(request)
+        if error is not None:
+            raise error
         return [later_in_the_alphabet(request.messages[0].content)] * request.count
 
     samplers = {"writer": ScriptedSampler(lambda request: ["a", "c", "b", "a"]), "fixed": ScriptedSampler(judge)}
     team = Team({"agent": "writer"}, samplers, {"agent": Sampling()})
-    reward = (RewardFunction("better", by_a_policy),)
+    reward = (RewardFunction("better", called),)
     rollout = Rollout(partial(RowsEnv, reward=reward), team, shapes.independent(4), 1.0)
     task = Task("row-0", {"prompt": "Letters?", "judge": name})
     (tree,), _ = asyncio.run(grow_many([task], rollout, 0))
@@ -350,6 +359,18 @@ def test_a_judge_without_a_url_is_a_policy_of_the_team_that_plays() -> None:
         judged_by("fixd")
     with pytest.raises(ConfigError, match="no team plays in this process"):
         graded(cadre.Judge("fixed"))
+
+
+def test_a_judge_in_an_event_loop_of_its_own_is_an_error() -> None:
+    """Its answer would come in another loop, and never."""
+    with pytest.raises(ConfigError, match="asked in an event loop of its own; expected await"):
+        judged_by("fixed", lambda completions, row: asyncio.run(by_a_policy(completions, row)), in_thread=True)
+
+
+def test_an_engine_that_fails_under_a_judge_ends_the_run() -> None:
+    """It is no failure of the episode, whose reward function asked."""
+    with pytest.raises(EngineError, match="policy 'fixed' could not be sampled: RuntimeError: no memory"):
+        judged_by("fixed", error=RuntimeError("no memory"))
 
 
 def test_a_frozen_policy_judges_without_a_role(tmp_path: Path) -> None:
