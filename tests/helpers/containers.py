@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +25,14 @@ def forget() -> None:
 
 @contextmanager
 def fake_runtime(folder: Path, *names: str) -> Iterator[Path]:
-    """Put a fake of these names alone before the PATH; yield the folder of its containers."""
+    """Put a fake of these names before the PATH, and hide real runtimes; yield the folder of its containers."""
+
+    def which(name: str, *arguments: Any, **keywords: Any) -> str | None:
+        if name in ("docker", "podman"):
+            return real_which(name, path=str(bin_folder))
+        return real_which(name, *arguments, **keywords)
+
+    real_which = shutil.which
     bin_folder, state = folder / "bin", folder / "bin" / "state"
     state.mkdir(parents=True)
     for name in names:
@@ -31,6 +40,7 @@ def fake_runtime(folder: Path, *names: str) -> Iterator[Path]:
         (bin_folder / name).chmod(0o755)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", f"{bin_folder}:/usr/bin:/bin")
+        patch.setattr(shutil, "which", which)
         forget()
         yield state
     forget()

@@ -99,7 +99,7 @@ def test_the_embedded_model_climbs_three_levels(tmp_path: Path, quiet: Console) 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"curriculum": {"levels": LEVELS[:1]}}, "curriculum.levels: got .* at least 2 items"),
+        ({"curriculum": {"levels": LEVELS[:1]}}, "curriculum.levels: got .* expected 2 or more"),
         ({"curriculum": {"levels": LEVELS, "down": 0.8}}, "curriculum.down: got 0.8 with up=0.8; expected less"),
         ({"curriculum": {"levels": [{}, {"sice": 3}]}}, "settings.sice: unknown to PlanPathNoTool.*Did you mean size"),
         ({"train": {"max_staleness": 1}}, "curriculum: got it with train.max_staleness"),
