@@ -148,7 +148,7 @@ def record_result(run: Path, name: str, command: str) -> None:
     """Record what each method of a finished experiment solves, and by how much the team is better than each agent."""
     plan, result = (json.loads((run / f"{file}.json").read_text()) for file in ("plan", "result"))
     found = {f"{method}.success": figures["success"] for method, figures in result["methods"].items()}
-    found |= {comparison["agent"]: comparison["difference"] for comparison in result["verdict"]["comparisons"]}
+    found |= {f"team_minus_{it['agent']}": it["difference"] for it in result["verdict"]["comparisons"]}
     measured = (command, plan["held_out"], plan["seeds"], plan["code"]["cadre"][:8])
     for figure, interval in found.items():
         record("prove", f"prove.{name}.{figure}", interval, "share", *measured)
