@@ -309,7 +309,7 @@ def is_step_rewarded(node: Node, role: str, alpha: float) -> bool:
 
 def child_of(node: Node, branch: Branch) -> Node | None:
     """Return the decision after a branch. Equal actions lead to one state, which is played below one of them."""
-    if branch.child is not None or branch.failure is not None:
+    if branch.child is not None or branch.failure is not None or branch.over:
         return branch.child
 
     def key(branch: Branch) -> object:

@@ -103,10 +103,10 @@ def train(
     held_out = len(experiment.held_out_tasks) if experiment.config.evaluate.tasks else 0
     counts = f"{len(experiment.training_tasks):,} tasks, {held_out:,} held out"
     print_lines([f"run {run.folder}: {shorten_path(experiment.config.env)}, {algorithm}, {team}, {counts}"])
-    steps_before, reports_before = max(checkpoint_steps(run.folder / "checkpoints"), default=0), len(run.evaluations())
+    steps_before = max(checkpoint_steps(run.folder / "checkpoints"), default=0)
     trained, steps_done = run_training(experiment, run, console, resume, force)
     trained.close()
-    if run.ended and resume and steps_done == steps_before and len(run.evaluations()) == reports_before:
+    if run.ended and resume and steps_done == steps_before:
         print_lines([f"No step was trained: the run has made {steps_done}, and {run.ended} ends it."])
     _print_result(run, steps_done, held_out)
 

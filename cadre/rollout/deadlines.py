@@ -55,6 +55,8 @@ class Deadline:
         with _watched():
             try:
                 result = function(*arguments)
+            except asyncio.CancelledError as error:
+                raise error if isinstance(error, Interrupted) else self.cancelled() from error
             finally:
                 self._count()
         if self.spent > self.seconds:
@@ -89,7 +91,7 @@ class Deadline:
             except asyncio.CancelledError as error:
                 if task.cancelling() or isinstance(error, Interrupted):
                     raise
-                raise ContractError(f"{self.call}: cancelled itself; expected a result.") from error
+                raise self.cancelled() from error
             finally:
                 self._timer.cancel()
                 self._count()
@@ -97,6 +99,9 @@ class Deadline:
         if self.spent > self.seconds:
             raise self.passed()
         return result
+
+    def cancelled(self) -> ContractError:
+        return ContractError(f"{self.call}: cancelled itself; expected a result.")
 
     def passed(self, where: BaseException | None = None) -> DeadlineError:
         """Return the error of a call that took too long, with the line that it was at."""

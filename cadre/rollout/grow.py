@@ -439,9 +439,10 @@ async def select(expansion: Expansion, rollout: Rollout, key: int, search: Searc
 
         # Equal actions lead to one state, which is explored once, below the first of them.
         first_index: dict[Any, int] = {}
-        failures = expansion.failures
-        actions = (index if index in failures else action_key(expansion.action(index)) for index in range(len(scores)))
-        first = [first_index.setdefault(action, index) for index, action in enumerate(actions)]
+        failures, alike = expansion.failures, expansion.env.repeatable
+        merged = [index for index in range(len(scores)) if alike and index not in failures]
+        keys = {index: action_key(expansion.action(index)) for index in merged}
+        first = [first_index.setdefault(keys.get(index, index), index) for index in range(len(scores))]
         counts = Counter(first[index] for index in selected)
         following = Search(waiting, search.fans + (len(selected) > 1), search.weight)
 

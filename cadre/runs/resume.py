@@ -12,8 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import count, groupby
 from pathlib import Path
 
-from pydantic import BaseModel
-
 from cadre.config.experiment import Config, Experiment, parse
 from cadre.config.recipes import find_roots, read_recipe, resolve_from_folder
 from cadre.config.resolve import resolve, user_settings
@@ -146,12 +144,12 @@ def is_evaluated_alike(old: Config, new: Config) -> bool:
         # How often it is evaluated does not change a report, and neither do settings of sampling at a temperature.
         tasks = config.evaluate.model_copy(update={"every": 0})
         greedy = {}
-        for role, name in config.team.roles.items():
-            policy = config.team.policies[name]
+        for name, policy in config.team.policies.items():  # a judge too, which plays no role
             sampling = apply_changes(config.sampling, policy.sampling)
             model = (policy.model, policy.url, policy.dtype, policy.quantization, policy.enable_thinking)
-            greedy[role] = [name, *model, sampling.max_tokens, sampling.stop]
-        return [config.env, config.settings, tasks, config.algorithm.central, config.team.prompts, greedy]
+            greedy[name] = [*model, sampling.max_tokens, sampling.stop]
+        team = config.team
+        return [config.env, config.settings, tasks, config.algorithm.central, team.prompts, team.roles, greedy]
 
     return evaluation_settings(old) == evaluation_settings(new)
 
@@ -204,13 +202,15 @@ def fork_run(folder: Path, step: int, into: Path, overrides: Sequence[str] = (),
 
 def _copy_history(source: Run, run: Run, saved: Path, step: int) -> None:
     """Copy what a run was up to a step."""
-    is_alike = is_evaluated_alike(source.config, run.config)
-    logs: dict[str, type[BaseModel]] = {METRICS: StepMetrics, EVALUATIONS: EvaluationLine}
-    for name in logs if is_alike else (METRICS,):
-        for record in jsonl.records(source.folder / name, logs[name]):
-            # An evaluation after `step` updates belongs to the fork, metrics of step `step` do not: it is repeated.
-            if record["step"] < step or (name == EVALUATIONS and record["step"] == step):
-                jsonl.append(run.folder / name, record)
+    reports = run.folder / EVALUATIONS
+    if not is_evaluated_alike(source.config, run.config):
+        reports = _numbered_copy(reports)
+    # An evaluation after `step` updates belongs to the fork, metrics of step `step` do not: it is repeated.
+    logs = ((METRICS, StepMetrics, run.folder / METRICS, step), (EVALUATIONS, EvaluationLine, reports, step + 1))
+    for name, form, file, end in logs:
+        for record in jsonl.records(source.folder / name, form):
+            if record["step"] < end:
+                jsonl.append(file, record)
     kept_trees.copy_steps(source.folder, run.folder, step)
     shutil.copytree(saved, run.folder / "checkpoints" / saved.name)
     # The weights after a warm start are needed if they are the reference; without them the fork still knows of it.

@@ -24,13 +24,13 @@ STOP_NOTE = b"Stopping: what was begun is saved first. Ctrl-C again, after a sec
 class Interrupt:
     """A request to end a training. Lives as long as the training.
 
-    Once requested, it cancels work that is `stoppable`, in the middle of an environment that blocks too, and lets
-    everything else finish. A Ctrl-C more than a second later is `forced`: it raises KeyboardInterrupt, and nothing more
-    is saved.
+    Once requested, it cancels work that is `stoppable`, in the middle of an environment that blocks too if it
+    `breaks_calls`, and lets everything else finish. A Ctrl-C more than a second later is `forced`: it raises
+    KeyboardInterrupt, and nothing more is saved.
     """
 
-    def __init__(self) -> None:
-        self.requested = self.forced = False
+    def __init__(self, breaks_calls: bool = True) -> None:
+        self.requested, self.forced, self._breaks_calls = False, False, breaks_calls
         self._requested_at = 0.0
         self._work: asyncio.Future[Any] | None = None
 
@@ -50,7 +50,8 @@ class Interrupt:
         if self._work is not None:
             # A signal handler runs between two bytecodes, so it must not touch the loop directly.
             self._work.get_loop().call_soon_threadsafe(self._work.cancel)
-            interrupt_call(frame)  # raised here, it is raised in the line of an environment that blocks
+            if self._breaks_calls:
+                interrupt_call(frame)  # raised here, it is raised in the line of an environment that blocks
 
     async def stoppable(self, work: Coroutine[Any, Any, T]) -> T | None:
         """Return what the work returns, or None if it was cancelled before that."""

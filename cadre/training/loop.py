@@ -207,7 +207,8 @@ def run_training(
 
             # Train. Environments step in other processes if the cluster has some for them.
             experiment = host_environments(experiment)
-            goal, spent, interrupt = experiment.config.train, run.total("rollout/tokens"), Interrupt()
+            goal, spent = experiment.config.train, run.total("rollout/tokens")
+            interrupt = Interrupt(breaks_calls=not goal.max_staleness)  # a step that is sampled ahead is kept
             label = success_label(experiment.plan.shape, experiment.env_spec.roles)
             names = list(filter(None, experiment.env_spec.members))
             if label != "success":

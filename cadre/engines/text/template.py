@@ -534,7 +534,7 @@ class Template:
         """Return the ids of a text in which no control token is read. The text stays as it is if the tokenizer can
         split its control tokens, else they are broken."""
         ids = tuple(self._tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids)
-        if not self._control.has_any(ids):
+        if self._control.by_id.keys().isdisjoint(ids):
             return ids
         return tuple(self._tokenizer(self._control.break_up(text), add_special_tokens=False).input_ids)
 

@@ -48,7 +48,7 @@ class ControlTokens:
         contents = {str(token) for token in added.values()} | self.special
         # One character that is not special is a letter like others, and cannot be broken.
         self.tokens = {token for token in contents if len(token) > 1 or token in self.special}
-        self._ids = {id_: str(token) for id_, token in added.items() if str(token) in self.tokens}
+        self.by_id = {id_: str(token) for id_, token in added.items() if str(token) in self.tokens}
         backend = getattr(tokenizer, "backend_tokenizer", None)
         normalizes = backend is not None and backend.normalizer is not None
         inexact = [token for token in added.values() if token.single_word or (token.normalized and normalizes)]
@@ -69,11 +69,7 @@ class ControlTokens:
             return [(match.start(), match.end(), match[0]) for match in self._pattern.finditer(text)]
         encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         spans = zip(encoded.input_ids, encoded.offset_mapping, strict=True)
-        return [(start, end, self._ids[id_]) for id_, (start, end) in spans if id_ in self._ids]
-
-    def has_any(self, ids: Iterable[int]) -> bool:
-        """Return True if one of the ids is that of a control token."""
-        return any(id_ in self._ids for id_ in ids)
+        return [(start, end, self.by_id[id_]) for id_, (start, end) in spans if id_ in self.by_id]
 
     def break_up(self, text: str, keep: Iterable[str] = ()) -> str:
         """Return the text with a space within every token that it spells out, but for those to `keep`."""

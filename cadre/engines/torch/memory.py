@@ -89,10 +89,6 @@ class SequenceMemory:
         slot = 2 * heads * head_size * config.num_hidden_layers * dtype.itemsize
         return cls(slot, config.vocab_size * SCORE_BYTES)
 
-    def batch_bytes(self, sequences: int, longest: int) -> int:
-        """Return the bytes of a batch whose longest sequence has `longest` tokens."""
-        return sequences * (longest * self.slot + self.scores)
-
 
 def split_batches(
     requests: Sequence[GenerationRequest], memory: SequenceMemory, limit: int
@@ -103,7 +99,7 @@ def split_batches(
     for request in requests:
         length = len(request.prompt_ids) + request.limit
         sequences, longest = sequences + request.count, max(longest, length)
-        if batches and memory.batch_bytes(sequences, longest) <= limit:
+        if batches and sequences * (longest * memory.slot + memory.scores) <= limit:
             batches[-1].append(request)
         else:
             batches.append([request])

@@ -212,10 +212,13 @@ def test_equal_texts_that_call_different_tools_lead_to_different_states() -> Non
         (group, *_) = assign([tree], credit)
         return [scored.returns for scored in group.samples]
 
-    unpaid = [replace(branch, reward=Reward()) for branch in root.branches]
+    unpaid = [replace(branch, reward=Reward(), over=False) for branch in root.branches]
     root = replace(root, branches=tuple(unpaid))
     assert worth(replace(second, message=called))[0] == 0.0
     assert worth(second)[0] == worth(second)[1]
+    ended, other = root.branches
+    root = replace(root, branches=(replace(ended, over=True), other))
+    assert worth(second)[0] == 0.0
 
 
 def test_what_was_called_is_part_of_what_was_seen() -> None:

@@ -112,6 +112,16 @@ def test_other_logs_that_are_cut(name: str, run: Path) -> None:
     assert len(entries) == len(lines(run / "trees.jsonl"))
 
 
+def test_a_damaged_report_is_left_out_and_named(run: Path) -> None:
+    path = run / "evaluations.jsonl"
+    first, *others = lines(path)
+    path.write_text("".join([first, "\0" * 200, "\n", *others]))
+    result = resumed()
+    assert result.code == 0, result.err
+    assert "evaluations.jsonl was damaged: line 2: not JSON" in told(result)
+    assert [json.loads(line)["step"] for line in lines(path)] == [0, 1, 2, 3, 4]
+
+
 def test_a_lost_report_of_the_best_evaluation(run: Path) -> None:
     (run / "evaluations.jsonl").unlink()
     result = resumed()

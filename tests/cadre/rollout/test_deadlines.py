@@ -138,6 +138,21 @@ def test_a_call_that_cancels_itself_is_an_error_of_the_environment() -> None:
         asyncio.run(deadline().awaiting(cancels()))
 
 
+def test_a_plain_method_that_is_cancelled_fails_its_episode_alone() -> None:
+    class Fragile(Digit):
+        def observe(self) -> Any:
+            if self.task.data["digit"] == 1:
+                raise asyncio.CancelledError
+            return super().observe()
+
+    team, _ = scripted_team(Fragile, lambda request, index: "0")
+    trees, failures = asyncio.run(
+        grow_many(list(Fragile.tasks("train"))[:4], Rollout(Fragile, team, shapes.greedy(2), 1.0), 0)
+    )
+    assert [tree.task.data["digit"] for tree in trees] == [0, 2, 3]
+    assert "Fragile.observe: cancelled itself" in failures[0].error
+
+
 def test_time_in_line_does_not_count() -> None:
     async def queues() -> str:
         with in_line():

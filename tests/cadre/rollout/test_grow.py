@@ -391,6 +391,22 @@ def test_what_follows_equal_actions_is_played_once_and_is_worth_the_same() -> No
     assert [branch.child and branch.child.weight for branch in root.branches] == [0.25, 0.75, None, None]
 
 
+def test_equal_actions_of_an_environment_that_does_not_repeat_are_each_explored() -> None:
+    """Mistake: the first of two equal plans alone is looked at, and the episode goes on from the worse state."""
+    states = iter(range(10))
+
+    class Chance(Errand):
+        repeatable = False
+
+        async def step(self, actions: dict[str, str]) -> Reward:
+            self.said.append(str(next(states)) if not self.said else "0")
+            return Reward() if len(self.said) % 3 else Reward(team=float(sum(map(int, self.said))))
+
+    root, _ = grown(Chance(Task("t", {})), lambda request, index: "same", shapes.greedy(2, lookahead=1))
+    assert [branch.selected for branch in root.branches] == [False, True]
+    assert [worth_of(root)[(), "leader", index] for index in range(2)] == [0.0, 1.0]
+
+
 def test_what_was_played_side_by_side_shares_the_weight_of_one_decision() -> None:
     root, _ = grown(errand(turns=2), by_number, shapes.greedy(2, lookahead=2))
     shares = {decision.path: decision.node.weight for decision in walk.tree_samples([Tree(Task("t", {}), root)])}

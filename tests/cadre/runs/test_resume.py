@@ -246,6 +246,7 @@ def test_reports_of_other_tasks_are_set_aside(speaker: Path, tmp_path: Path, qui
         ("team.policies.shared.dtype=bfloat16", False),
         ("team.policies.shared.enable_thinking=true", False),
         ("settings={more: 1}", False),
+        ("team.policies.judge={model: games, frozen: true}", False),
         ("sampling.temperature=0.5", True),
         ("algorithm={name: ippo, k: 2}", True),
         ("evaluate.every=7", True),
@@ -274,6 +275,8 @@ def test_a_fork_goes_on_from_the_middle_and_leaves_the_run_as_it_was(
     assert weights(branch.folder, "shared") != weights(whole.folder, "shared")
     assert {path: path.read_bytes() for path in whole.folder.rglob("*") if path.is_file()} == before
     other = fork_run(whole.folder, 2, tmp_path / "other-tasks", ["evaluate.tasks=2"])
+    state = read_state(latest_checkpoint(other.folder / "checkpoints"))
+    assert list(describe_missing_logs(other, state)) == []
     trained(other.config, other.folder, quiet, resume=True)
     judged = [(line["step"], line["tasks"]) for line in lines(other.folder, "evaluations.jsonl")]
     assert judged == [(2, 2), (4, 2)]  # none of other tasks, and its beginning by its own

@@ -1,6 +1,7 @@
 """Sampling that runs ahead: which weights draw which step, that stopping loses nothing, and that 0 is as before."""
 
 import asyncio
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from cadre.advantages.batch import build_batch
 from cadre.config.engines import build_team
 from cadre.config.experiment import Config
 from cadre.config.resolve import resolve
+from cadre.env import Env
 from cadre.errors import ConfigError
 from cadre.rollout.episodes import Failure, SampledTrees
 from cadre.runs.folder import Run
@@ -22,7 +24,7 @@ from cadre.training.asynchronous import SampledStep, StalenessLimit, StepQueue, 
 from cadre.training.checkpoint import latest_checkpoint, read_state
 from cadre.training.interrupt import Interrupt
 from cadre.training.loop import Training, sample_step
-from cadre.types import Task
+from cadre.types import Reward, Task
 from tests.helpers.slow import few_of
 from tests.helpers.training import configured, lines, play, weights
 
@@ -117,7 +119,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_unbroken(
     if separate:
         monkeypatch.setattr(loop, "build_team", lambda experiment, **_: parted(experiment.config))
     real, interrupts = sample_step, []
-    monkeypatch.setattr(loop, "Interrupt", lambda: interrupts.append(Interrupt()) or interrupts[-1])
+    monkeypatch.setattr(loop, "Interrupt", lambda **_: interrupts.append(Interrupt()) or interrupts[-1])
 
     async def stopping(training: Training, step: int) -> SampledTrees:
         if step == at + 2:
@@ -135,6 +137,37 @@ def test_a_run_that_was_stopped_goes_on_as_if_unbroken(
     for name in ("metrics.jsonl", "evaluations.jsonl", "trees.jsonl"):
         assert lines(tmp_path / "run", name) == lines(trained_run.folder, name)
     assert weights(tmp_path / "run", "two") == weights(trained_run.folder, "two")
+
+
+def test_ctrl_c_within_an_environment_loses_no_step_that_was_sampled_ahead(
+    speaker: Path, tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mistake: the call is broken, its step is lost, and so are all updates since the last checkpoint."""
+    chosen = stale(speaker, 1, evaluate={"tasks": 0})
+    chosen = chosen.model_copy(update={"train": chosen.train.model_copy(update={"checkpoint_every": 0})})
+    _, whole = play(chosen, tmp_path / "whole", quiet)
+    monkeypatch.setattr(loop, "build_team", lambda experiment, **_: parted(experiment.config))
+    environment, begun = resolve(chosen).env_spec.env_class, []
+    sampling, stepping = sample_step, environment.step
+
+    async def noting(training: Training, step: int) -> SampledTrees:
+        await asyncio.sleep(1.0 * (step == 2))  # until the update before it is made, and the loop waits for this step
+        begun.append(step)
+        return await sampling(training, step)
+
+    async def interrupted(self: Env, actions: dict[str, str]) -> Reward:
+        if begun[-1] == 2:
+            begun.append(0)
+            signal.raise_signal(signal.SIGINT)
+        return await stepping(self, actions)
+
+    monkeypatch.setattr(loop, "sample_step", noting)
+    monkeypatch.setattr(environment, "step", interrupted)
+    play(chosen, tmp_path / "run", quiet)
+    stored = read_state(latest_checkpoint(tmp_path / "run" / "checkpoints"))
+    assert 0 < stored.step < 4
+    play(chosen, tmp_path / "run", quiet, resume=True)
+    assert weights(tmp_path / "run", "two") == weights(whole.folder, "two")
 
 
 def test_steps_in_flight_are_those_of_their_settings(speaker: Path, tmp_path: Path, quiet: Console) -> None:

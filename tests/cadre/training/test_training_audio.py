@@ -52,7 +52,7 @@ def test_a_run_goes_on_as_if_unbroken_with_its_sounds(
     chosen = configured(folder)
     _, trained_run = play(chosen, tmp_path / "whole", quiet)
     interrupts: list[Interrupt] = []
-    monkeypatch.setattr(loop, "Interrupt", lambda: interrupts.append(Interrupt()) or interrupts[-1])
+    monkeypatch.setattr(loop, "Interrupt", lambda **_: interrupts.append(Interrupt()) or interrupts[-1])
 
     async def stopping(training: Training, step: int) -> SampledTrees:
         if step == 2:

@@ -107,7 +107,6 @@ def test_bytes_of_a_sequence() -> None:
         vocab_size=100, hidden_size=32, num_attention_heads=4, num_key_value_heads=2, num_hidden_layers=3
     )
     assert SequenceMemory.from_config(config, torch.bfloat16) == SequenceMemory(slot=2 * 2 * 8 * 3 * 2, scores=2000)
-    assert SequenceMemory(slot=192, scores=2000).batch_bytes(4, 10) == 4 * (10 * 192 + 2000)
 
 
 def test_a_batch_has_what_fits_and_a_larger_request_is_alone() -> None:
