@@ -36,7 +36,7 @@ from cadre.runs.notebook import make_console
 from cadre.settings.yaml_file import parse_yaml, typed_keys
 from cadre.statistics import Interval
 from cadre_analysis.audit import AuditSettings, check_auditable, run_audit
-from cadre_analysis.compare import MEASURES, compare_runs, format_comparison
+from cadre_analysis.compare import compare_runs, format_comparison
 from cadre_analysis.plots import plot_command, plot_comparison
 from cadre_analysis.prompts import optimise_on
 from cadre_analysis.prove import Request, make_plan, prove_on
@@ -64,10 +64,6 @@ def compare(
 ) -> None:
     """Compare runs on the held-out tasks of their training. Runs that differ in their seed alone are one method; every
     other method is compared with that of the first run, paired over tasks and seeds."""
-    if measure not in MEASURES:
-        raise ConfigError(f"--measure: got {measure}; expected {' or '.join(MEASURES)}. Name one of them.")
-    if at not in ("last", "best") and not (at.isascii() and at.isdigit()):
-        raise ConfigError(f"--at: got {at}; expected last, best, or the step of an evaluation, such as 30. Name one.")
     if plot is not None:
         require_new([plot], "compare --plot")
     comparison = compare_runs(expand_sweeps(folders), measure, at, max_tokens, unpaired)

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadre.cli.terminal import WIDTH, shorten_path
-from cadre.errors import RunError
+from cadre.errors import ConfigError, RunError
 from cadre.notebook_html import shorten, table_html
 from cadre.runs.folder import Run, distinct_names
 from cadre.settings.yaml_file import flatten
@@ -160,8 +160,13 @@ def compare_runs(
     max_tokens  evaluations after more sampled tokens than this are left out, for comparisons at equal tokens
     unpaired    the methods played different tasks
 
-    Raises RunError for folders that are no runs, runs without outcomes by task, and methods with different tasks.
+    Raises RunError for folders that are no runs, runs without outcomes by task, and methods with different tasks;
+    ConfigError for another measure or `at`.
     """
+    if measure not in MEASURES:
+        raise ConfigError(f"measure: got {measure}; expected {' or '.join(MEASURES)}. Name one of them.")
+    if at not in ("last", "best") and not (at.isascii() and at.isdigit()):
+        raise ConfigError(f"at: got {at}; expected last, best, or the step of an evaluation, such as 30. Name one.")
     runs = [read_run(folder, measure) for folder in dict.fromkeys(map(Path, folders))]
     methods = group_runs(runs)
     selected = {method.name: [run.select(at, max_tokens) for run in method.runs] for method in methods}

@@ -43,6 +43,7 @@ from cadre.errors import ConfigError
 from cadre.evaluation.evaluate import Repeats, evaluate_sampled, group_by_task, select_tasks
 from cadre.evaluation.loaded_team import LoadedTeam, load_team
 from cadre.file_limits import read_json
+from cadre.files import to_json
 from cadre.plugins import package
 from cadre.rollout.walk import TreePath
 from cadre.runs.folder import git_commits
@@ -405,9 +406,10 @@ def make_result(
 
 def prove_on(console: Console, experiment: Experiment, folder: Path, request: Request, env: type[Env] | None) -> Result:
     """Carry an experiment out in a folder, from where it stands, and write its result there."""
-    plan = make_plan(experiment, request, env)
-    claim(folder, plan)
-    for line in plan_lines(plan):
+    present = make_plan(experiment, request, env)
+    plan = claim(folder, present)
+    other = f"The plan was written with {to_json(plan.code)}; what is left is trained with {to_json(present.code)}."
+    for line in [*plan_lines(plan), *([other] if plan.code != present.code else [])]:
         console.print(line, markup=False, highlight=False)
     result = Work(folder, plan, env, console).run()
     write_result(result)

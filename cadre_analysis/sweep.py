@@ -163,7 +163,7 @@ def _train(recipe: str, changes: Sequence[str], folder: Path) -> int:
         try:
             return process.wait()
         except KeyboardInterrupt:
-            continue  # the terminal has interrupted the training too, which saves and ends
+            process.terminate()  # it saves and ends, as it does if the terminal has interrupted it too
 
 
 def _compare(folders: Sequence[Path]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 from rich.console import Console
@@ -22,6 +22,7 @@ from cadre.settings.yaml_file import Raw
 from cadre.types import Task, Tree
 
 PLAN_FILE = "plan.json"
+P = TypeVar("P", bound=OpenRecord)
 
 
 def begin_folder(folder: Path, file: str, record: BaseModel) -> bool:
@@ -36,11 +37,13 @@ def begin_folder(folder: Path, file: str, record: BaseModel) -> bool:
     return True
 
 
-def claim(folder: Path, plan: OpenRecord) -> None:
-    """Write the plan into a new folder. Raises RunError if the folder has another plan, or holds anything else."""
+def claim(folder: Path, plan: P) -> P:
+    """Write the plan into a new folder and return it, or the same one that other code may have written there. Raises
+    RunError if the folder has another plan, or holds anything else."""
     if begin_folder(folder, PLAN_FILE, plan):
-        return
-    old, new = (planned.model_dump(exclude={"code"}) for planned in (read_record(folder / PLAN_FILE, type(plan)), plan))
+        return plan
+    recorded = read_record(folder / PLAN_FILE, type(plan))
+    old, new = (planned.model_dump(exclude={"code"}) for planned in (recorded, plan))
     for key in new:
         if old.get(key) != new[key]:
             raise RunError(
@@ -48,6 +51,7 @@ def claim(folder: Path, plan: OpenRecord) -> None:
                 f"{to_json(new[key]):.200}; expected the same, as a plan is not changed once it runs. Name another "
                 "folder."
             )
+    return recorded
 
 
 def train_to_end(

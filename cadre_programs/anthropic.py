@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from cadre.files import to_json
 from cadre.types import Image, Message, ToolCall
 from cadre_programs.calls import Answer, ModelCall, RequestError, merge_messages, number_tool_calls
 from cadre_programs.protocol import (
@@ -32,14 +33,13 @@ CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 def parse_messages_call(body: dict[str, Any]) -> ModelCall:
     """Return the call of a request to `/v1/messages`. Raises RequestError."""
     raw_messages = parse_list(body.get("messages"), "messages")
-    if not raw_messages:
-        raise RequestError(400, "messages: got none; expected one or more.", "messages")
+    messages = [message for i, raw in enumerate(raw_messages) for message in _parse_message(raw, f"messages[{i}]")]
+    if not messages:
+        raise RequestError(400, "messages: got none; expected one or more with content.", "messages")
     reject_prefill(body, by_place=True)
     system, _ = parse_parts(body.get("system"), "system")
-    messages = [Message("system", system)] if system else []
-    for index, raw in enumerate(raw_messages):
-        messages += _parse_message(raw, f"messages[{index}]")
-    numbered, tool_call_ids = number_tool_calls(merge_messages(messages))
+    opening = [Message("system", system)] if system else []
+    numbered, tool_call_ids = number_tool_calls(merge_messages([*opening, *messages]))
     choice_entry = parse_object(body.get("tool_choice"), "tool_choice")
     kind = choice_entry.get("type", "auto")
     choice = parse_text(choice_entry.get("name"), "tool_choice.name") if kind == "tool" else CHOICES.get(str(kind))
@@ -135,7 +135,7 @@ def _content_blocks(answer: Answer) -> list[dict[str, Any]]:
     for call in message.tool_calls:
         try:
             arguments = json.loads(call.arguments or "{}")
-        except ValueError:
+        except (ValueError, RecursionError):
             arguments = None
         # The interface has no place for arguments that are no object: the program sees them under one name.
         arguments = arguments if isinstance(arguments, dict) else {"arguments": call.arguments}
@@ -144,9 +144,9 @@ def _content_blocks(answer: Answer) -> list[dict[str, Any]]:
 
 
 def _stop_reason(answer: Answer) -> str:
-    if answer.message.tool_calls:
-        return "tool_use"
-    return "max_tokens" if answer.finish == "length" else "end_turn"
+    if answer.finish == "length":
+        return "max_tokens"
+    return "tool_use" if answer.message.tool_calls else "end_turn"
 
 
 def _message_head(call: ModelCall, call_id: str) -> dict[str, Any]:
@@ -194,7 +194,7 @@ class MessageStream:
             yield _event("content_block_start", index=index, content_block=empty)
             delta = {"type": f"{kind}_delta", kind: block[field]}
             if kind == "tool_use":
-                delta = {"type": "input_json_delta", "partial_json": json.dumps(block["input"])}
+                delta = {"type": "input_json_delta", "partial_json": to_json(block["input"])}
             yield _event("content_block_delta", index=index, delta=delta)
             yield _event("content_block_stop", index=index)
         usage = {"input_tokens": answer.prompt_tokens, "output_tokens": answer.completion_tokens}
@@ -203,4 +203,4 @@ class MessageStream:
 
 
 def _event(kind: str, **fields: Any) -> bytes:
-    return f"event: {kind}\ndata: {json.dumps({'type': kind, **fields})}\n\n".encode()
+    return f"event: {kind}\ndata: {to_json({'type': kind, **fields})}\n\n".encode()

@@ -76,6 +76,7 @@ def endpoint_variables(url: str, key: str) -> dict[str, str]:
         "OPENAI_API_KEY": key,
         "ANTHROPIC_BASE_URL": url,
         "ANTHROPIC_API_KEY": key,
+        "ANTHROPIC_AUTH_TOKEN": key,  # the user's own would be sent beside it
     }
 
 

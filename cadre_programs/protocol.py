@@ -397,7 +397,7 @@ def _chat_tool_calls(answer: Answer) -> list[dict[str, Any]]:
 
 
 def _chat_finish(answer: Answer) -> str:
-    return "tool_calls" if answer.message.tool_calls else answer.finish
+    return "tool_calls" if answer.message.tool_calls and answer.finish != "length" else answer.finish
 
 
 def _chat_usage(answers: Sequence[Answer]) -> dict[str, int]:

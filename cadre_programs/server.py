@@ -26,7 +26,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from cadre.cli.terminal import visible
 from cadre.errors import EngineError
+from cadre.files import to_json
 from cadre.sockets import HOST, connection_limit, limited_protocol, listen
 from cadre_programs import anthropic, protocol
 from cadre_programs.calls import Answer, ModelCall, RequestError, validate_constraints
@@ -109,8 +111,6 @@ class RefusalLog:
 
     def report(self, session: Session, request: Request, error: RequestError) -> None:
         """Print the refusal if its kind is new. The end of a session is no refusal."""
-        if error.status == 410:
-            return
         body: Any = None
         with contextlib.suppress(ValueError, RecursionError):
             body = json.loads(getattr(request.state, "body", b"null"))
@@ -120,10 +120,10 @@ class RefusalLog:
         value = body.get(field_name[0]) if field_name and isinstance(body, dict) else None
         excerpt = "" if value is None else f" It sent {field_name[0] if field_name else ''}: {json.dumps(value)[:200]}."
         kind = (line, error.status, re.sub(r"\d+", "0", error.param or error.message))
-        if kind in self._seen or len(self._seen) >= MAX_REFUSALS:
+        if error.status == 410 or kind in self._seen or len(self._seen) >= MAX_REFUSALS:
             return
         self._seen.add(kind)
-        text = f"warning: the endpoint refused {line} with {error.status}: {error.message}{excerpt}"
+        text = visible(f"warning: the endpoint refused {line} with {error.status}: {error.message}{excerpt}")
         session.refusals.append(text)
         (self._write or sys.stderr.write)(f"{text}\n")
 
@@ -356,7 +356,7 @@ class BodyWriter:
             body = anthropic.message_body(self._call, answers[0], self._call_id)
         else:
             body = protocol.responses_body(self._call, answers[0], self._call_id, self._format.extra)
-        return [json.dumps(body).encode()]
+        return [to_json(body).encode()]
 
 
 Writer = BodyWriter | protocol.ChatStream | protocol.ResponsesStream | anthropic.MessageStream

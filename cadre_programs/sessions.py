@@ -125,7 +125,9 @@ class Session:
             raise RequestError(404, message, "model", "model_not_found")
         equal_calls = self.calls.get(call.content, [])
         repeated = [pending for pending in equal_calls if pending.is_abandoned][:count]
-        failed = [pending for pending in equal_calls if pending.has_failed]
+        # One that was refused would be refused again: a retry gets the refusal.
+        errors = {item: item.answer.exception() for item in equal_calls if item.has_failed}
+        failed = [item for item, error in errors.items() if getattr(error, "status", 500) >= 500]
         if is_retry and not repeated and not failed:
             repeated = equal_calls[-count:]
         new_count = count - len(repeated)

@@ -118,24 +118,27 @@ class TinkerModel:
             check_datum(datum, request.loss, loss, self.tokens, self.loaded.context)
         outputs: dict[int, Tensor] = {}
         total = 0.0
-        with torch.set_grad_enabled(not request.forward_only):
-            for index, logprobs in self._forward([(run.id, datum) for datum in request.data]):
-                losses = []
-                for number, row in zip(index, logprobs, strict=True):
-                    inputs = {name: value.to(row.device) for name, value in request.data[number].inputs.items()}
-                    losses.append(loss.function(row, inputs, config).sum())
-                    outputs[number] = row.detach().cpu()
-                part = torch.stack(losses).sum()
-                total += float(part.detach())
-                if part.requires_grad:
-                    part.backward()  # type: ignore[no-untyped-call]
-                    run.has_gradient = True
-        if not math.isfinite(total):
+        try:
+            with torch.set_grad_enabled(not request.forward_only):
+                for index, logprobs in self._forward([(run.id, datum) for datum in request.data]):
+                    losses = []
+                    for number, row in zip(index, logprobs, strict=True):
+                        inputs = {name: value.to(row.device) for name, value in request.data[number].inputs.items()}
+                        losses.append(loss.function(row, inputs, config).sum())
+                        outputs[number] = row.detach().cpu()
+                    part = torch.stack(losses).sum()
+                    total += float(part.detach())
+                    if part.requires_grad:
+                        part.backward()  # type: ignore[no-untyped-call]
+                        run.has_gradient = True
+            if not math.isfinite(total):
+                raise EngineError(
+                    f"loss_fn {request.loss}: the loss is {total}; expected a finite number. The gradient since the "
+                    "last optim_step is cleared. Check logprobs and advantages, or go on from an earlier checkpoint."
+                )
+        except BaseException:  # a part of the gradient would be counted twice when the client sends the data again
             self._clear_gradient(run)
-            raise EngineError(
-                f"loss_fn {request.loss}: the loss is {total}; expected a finite number. The gradient since the last "
-                "optim_step is cleared. Check logprobs and advantages, or go on from an earlier checkpoint."
-            )
+            raise
         return [outputs[number] for number in range(len(request.data))], {"loss:sum": total}
 
     def _clear_gradient(self, run: TrainingRun) -> None:
@@ -251,12 +254,12 @@ class TinkerModel:
         """Write a PEFT folder, with the optimiser's moments if they are asked for. Raises RunError if it is there."""
         for parent in (folder.parent.parent, folder.parent):
             parent.mkdir(mode=0o700, exist_ok=True)
-        if overwrite:
-            shutil.rmtree(folder, ignore_errors=True)
         with publish_atomically(folder) as (built,):
             storage.write_adapter(self.loaded.adapters.parameters(run.id), run.lora, self.loaded.source, built)
             if with_moments:
                 tensor_files.write(self._moments(run), built, "optimizer")
+            if overwrite:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _moments(self, run: TrainingRun) -> dict[str, Tensor]:
         """Return the moments and the count of steps of every weight, in the optimiser itself; zeros before a step."""

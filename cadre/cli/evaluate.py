@@ -86,13 +86,13 @@ def evaluate(
     request = EvaluationRequest(None if all_tasks else tasks, first, assign, untrained, base, choice)
     with EvaluationProgress(stderr) as progress:
         report, trees = run_evaluation(resolved, request, repeats, progress.watch)
-    if episodes is not None:
-        with publish_atomically(episodes) as (built,):
-            built.write_text("".join(f"{to_json(encode(tree))}\n" for tree in trees), encoding="utf-8")
     if as_json:
         sys.stdout.write(to_json(report) + "\n")
     else:
         print_lines(format_report(report))
+    if episodes is not None:
+        with publish_atomically(episodes) as (built,):
+            built.write_text("".join(f"{to_json(encode(tree))}\n" for tree in trees), encoding="utf-8")
 
 
 def format_report(report: Mapping[str, Any]) -> list[str]:

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from cadre.cli.app import app
 from cadre.config.experiment import load
-from cadre.errors import RunError
+from cadre.errors import ConfigError, RunError
 from cadre.runs.folder import Run
 from cadre.statistics import rate_interval
 from cadre_analysis.compare import (
@@ -210,6 +210,10 @@ def test_the_command_prints_methods_and_their_differences(tmp_path: Path) -> Non
     assert "compares at equal ones" not in " ".join(inner.split())
     for wrong in (["--at", "later"], ["--measure", "loss"]):
         assert CliRunner().invoke(app, ["compare", str(team), *wrong]).exit_code != 0
+    with pytest.raises(ConfigError, match="measure: got succes; expected success or reward"):
+        compare_runs([team], measure="succes")
+    with pytest.raises(ConfigError, match="at: got final; expected last, best"):
+        compare_runs([team], at="final")
 
 
 def test_runs_of_different_code_are_told_of(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 import cadre
 from cadre.api import resolve_sections
 from cadre.errors import ConfigError, RunError
+from cadre.files import OpenRecord
 from cadre.settings.yaml_file import read_yaml
 from cadre.types import Branch, Node, Reward, Sample
 from cadre_analysis import prove
@@ -107,6 +108,13 @@ def test_the_agent_plays_the_same_tasks_for_all_roles(result: Result) -> None:
 def test_a_plan_does_not_change(result: Result, model: Path) -> None:
     with pytest.raises(RunError, match="has tokens: 60, and this one 70; expected the same"):
         cadre.prove(Relay, run=result.folder, settings={"turns": 1}, **(SIZE | {"tokens": 70}), **recipe(model))
+
+
+def test_a_plan_keeps_the_code_that_it_was_written_with(tmp_path: Path) -> None:
+    """Mistake: a page that names commits by which most seeds were not trained."""
+    first, again = (OpenRecord(tokens=60, code={"cadre": commit}) for commit in "ab")
+    assert claim(tmp_path / "x", first) is first
+    assert claim(tmp_path / "x", again).model_dump() == first.model_dump()
 
 
 def test_a_folder_of_something_else_is_not_taken(tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from cadre.errors import ConfigError
@@ -143,3 +146,22 @@ def test_commands_take_the_folder_of_a_sweep(tmp_path, command):
     (tmp_path / "one" / "config.yaml").write_text("")
     failed = call(command, str(tmp_path))
     assert (failed.code, str(tmp_path / "one") in failed.err) == (2, True)
+
+
+def test_a_signal_to_the_sweep_ends_its_training(tmp_path, monkeypatch):
+    """Mistake: SIGTERM to the sweep alone is ignored, and it goes on to the next training."""
+    script = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(130)); print(flush=True); time.sleep(60)"
+
+    class Interrupted(subprocess.Popen):
+        def __init__(self, command):
+            super().__init__([sys.executable, "-c", script], stdout=subprocess.PIPE)
+            self.stdout.readline()
+            self.signals = [KeyboardInterrupt]
+
+        def wait(self, timeout=None):
+            if self.signals:
+                raise self.signals.pop()
+            return super().wait(timeout)
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    assert sweep._train("plan-path", [], tmp_path / "run") == 130

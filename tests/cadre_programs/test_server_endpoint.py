@@ -243,6 +243,20 @@ def test_a_call_that_failed_is_asked_again_as_another():
     assert asyncio.run(asked()) == (True, True)
 
 
+def test_a_retry_gets_the_refusal_that_came_after_the_client_had_gone():
+    """Mistake: each retry of a prompt that is too long is another call, which waits and is refused in turn."""
+
+    async def asked():
+        came = []
+        session = Session((), came.append, None)
+        model_call = ModelCall("coder", (Message("user", "Go."),))
+        (first,) = session.attach(model_call, False)
+        first.answer.set_exception(RequestError(400, "Too long.", code="context_length_exceeded"))
+        return session.attach(model_call, True) == [first], came == [first]
+
+    assert asyncio.run(asked()) == (True, True)
+
+
 def test_equal_calls_that_are_none_repeated_are_two():
     with answering(echo) as endpoint:
         names = {client(endpoint).chat.completions.create(model="coder", messages=USER).id for _ in range(2)}

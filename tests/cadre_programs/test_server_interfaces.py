@@ -19,9 +19,9 @@ from bench.answering import answering
 from cadre.envs.images import image
 from cadre.types import Message, ToolCall
 from cadre_programs import server
-from cadre_programs.anthropic import parse_messages_call
+from cadre_programs.anthropic import message_body, parse_messages_call
 from cadre_programs.calls import Answer, ModelCall, RequestError
-from cadre_programs.protocol import parse_chat_call, parse_responses_call
+from cadre_programs.protocol import ReplyFormat, chat_body, parse_chat_call, parse_responses_call
 
 USER = [{"role": "user", "content": "Go."}]
 FIELDS = ("reasoning_content", "content")
@@ -363,3 +363,32 @@ def test_a_call_without_thinking_has_the_name_that_it_had():
     assert ModelCall("coder", (Message("assistant", "Go.", thinking="Hm."),)).content != (
         ModelCall("coder", (Message("assistant", "Go."),)).content
     )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [('{"a": NaN, "b": 1e999}', {"a": None, "b": None}), ("[" * 100_000, {"arguments": "[" * 100_000})],
+)
+def test_arguments_of_a_model_make_no_invalid_body(arguments, shown):
+    answer = Answer(Message("assistant", "", (ToolCall("call_0", "look", arguments),)))
+    writer = server.BodyWriter(ModelCall("coder", ()), "id", ReplyFormat("messages", False))
+    body = json.loads(b"".join(writer.closing([answer])), parse_constant=pytest.fail)
+    assert body["content"][0]["input"] == shown
+
+
+def test_a_truncated_answer_with_a_call_is_told_as_truncated():
+    answer = Answer(Message("assistant", "", (ToolCall("call_0", "look", "{}"),)), "length")
+    call = ModelCall("coder", ())
+    assert message_body(call, answer, "id")["stop_reason"] == "max_tokens"
+    assert chat_body(call, [answer], "id", False)["choices"][0]["finish_reason"] == "length"
+
+
+def test_messages_without_content_are_refused():
+    with pytest.raises(RequestError, match="messages: got none"):
+        parse_messages_call({"model": "coder", "messages": [{"role": "user", "content": []}]})
+
+
+def test_a_warning_shows_control_characters_of_a_path(capfd):
+    with answering(says("Done.")) as endpoint:
+        httpx2.get(f"{endpoint.url}/%1b%5b2Jx")
+    assert "/v1/<U+001B>[2Jx with 404" in capfd.readouterr().err

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from cadre.engines.torch import storage
 from cadre.errors import EngineError, RunError
 from cadre_tinker.model import TinkerModel, TrainingRun
 from cadre_tinker.requests import AdamParams
@@ -152,7 +153,9 @@ def test_a_loaded_run_goes_on_to_the_bit(model: TinkerModel) -> None:
     assert not all(torch.equal(own[name], other[name]) for name in own)
 
 
-def test_a_checkpoint_is_replaced_only_if_that_is_asked_for(model: TinkerModel) -> None:
+def test_a_checkpoint_is_replaced_only_if_that_is_asked_for(
+    model: TinkerModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run, folder = new_run(model, "twice"), model.state / "twice" / "sampler_weights" / "one"
     model.save(run, folder, with_moments=False, overwrite=False)
     before = load_file(folder / "adapter_model.safetensors")
@@ -163,6 +166,10 @@ def test_a_checkpoint_is_replaced_only_if_that_is_asked_for(model: TinkerModel) 
     model.save(run, folder, with_moments=False, overwrite=True)
     after = load_file(folder / "adapter_model.safetensors")
     assert any(not torch.equal(before[name], after[name]) for name in before)
+    monkeypatch.setattr(storage, "write_adapter", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        model.save(run, folder, with_moments=False, overwrite=True)
+    assert (folder / "adapter_model.safetensors").exists()
 
 
 def test_what_is_no_checkpoint_of_the_model_is_not_loaded(model: TinkerModel, tmp_path: Path) -> None:
@@ -183,6 +190,23 @@ def test_a_loss_that_is_not_finite_moves_nothing(model: TinkerModel) -> None:
     data = [Datum(TOKENS[0, :4], {"target_tokens": TOKENS[0, 1:], **far})]
     with pytest.raises(EngineError, match="the loss is nan"):
         model.forward_backward(run, TrainingRequest("importance_sampling", {}, data, False))
+    with pytest.raises(EngineError, match="got no forward_backward"):
+        model.optim_step(run, AdamParams())
+
+
+def test_a_pass_that_fails_halfway_leaves_no_gradient(model: TinkerModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mistake: the client sends the data again, and the first part of them counts twice."""
+    run = new_run(model, "halfway")
+
+    def out_of_memory(*_: object) -> Iterator[object]:
+        yield next(forward([(run.id, datum) for datum in request().data]))
+        raise torch.OutOfMemoryError
+
+    with monkeypatch.context() as patch:
+        forward = model._forward
+        patch.setattr(model, "_forward", out_of_memory)
+        with pytest.raises(torch.OutOfMemoryError):
+            model.forward_backward(run, request())
     with pytest.raises(EngineError, match="got no forward_backward"):
         model.optim_step(run, AdamParams())
 
