@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cadre_sandbox import results
-from cadre_sandbox.compare import same_output
+from cadre_sandbox.compare import Comparison, same_output
 from cadre_sandbox.inside import codec
 from cadre_sandbox.pool import Sandbox
 from cadre_sandbox.records import DEFAULT_LIMITS, Limits, Result, Status
@@ -53,9 +53,15 @@ class Verdict:
 
 
 async def check_stdio(
-    sandbox: Sandbox, program: str, cases: Sequence[tuple[str, str]], limits: Limits = DEFAULT_LIMITS
+    sandbox: Sandbox,
+    program: str,
+    cases: Sequence[tuple[str, str]],
+    limits: Limits = DEFAULT_LIMITS,
+    comparison: Comparison = "words",
+    prelude: str = "",
 ) -> Verdict:
-    """Run the program in a new process for each (stdin, expected stdout) and compare its output.
+    """Run the program in a new process for each (stdin, expected stdout) and compare its output; see `same_output` and
+    `Sandbox.run`.
 
     After `MOST_SLOW` cases that used up their time the remaining cases are not run and count as failed.
     """
@@ -68,7 +74,8 @@ async def check_stdio(
         # do not depend on how fast each one is.
         for number, (stdin, expected) in remaining_cases:
             output_bytes = max(limits.output_bytes, 2 * len(expected.encode("utf-8", "replace")))
-            result = results[number] = await sandbox.run(program, stdin, replace(limits, output_bytes=output_bytes))
+            enough = replace(limits, output_bytes=output_bytes)
+            result = results[number] = await sandbox.run(program, stdin, enough, prelude)
             if result.status in ("timeout", "wall"):
                 return
 
@@ -77,18 +84,20 @@ async def check_stdio(
     for number, (stdin, expected) in enumerate(cases):
         if number not in results:
             failures.append(f"timeout: {stdin[:MAX_SHOWN]!r} was not run after {MOST_SLOW} cases that took too long")
-        elif (result := results[number]).status != "ok" or not await is_same_output(result.stdout, expected):
+        elif (result := results[number]).status != "ok" or not await is_same_output(
+            result.stdout, expected, comparison
+        ):
             failures.append(f"{result.status}: {stdin[:MAX_SHOWN]!r} printed {result.stdout[:MAX_SHOWN]!r}")
     statuses = (results[number].status for number in sorted(results))
     status: Status = next((status for status in statuses if status != "ok"), "ok")
     return Verdict(len(cases) - len(failures), len(cases), tuple(failures), status)
 
 
-async def is_same_output(got: str, expected: str) -> bool:
+async def is_same_output(got: str, expected: str, comparison: Comparison) -> bool:
     """Return `same_output` of the texts, computed in a thread if they are long."""
     if len(got) + len(expected) <= LONG:
-        return same_output(got, expected)
-    return await asyncio.to_thread(same_output, got, expected)
+        return same_output(got, expected, comparison)
+    return await asyncio.to_thread(same_output, got, expected, comparison)
 
 
 async def check_tests(

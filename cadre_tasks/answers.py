@@ -1,4 +1,4 @@
-"""Moves on a grid, as answers of language models hold them."""
+"""Moves on a grid, and numbers, as answers of language models hold them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ FENCE = re.compile(r"^[ \t]*(```|~~~)", re.MULTILINE)
 Cell = tuple[int, int]  # (row, column)
 AROUND = re.compile(rf"""["'\[\](){MARKS}]""")
 ENDS = ".!;"
+NUMBER = re.compile(r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?|-?\d+(?:\.\d+)?")
 MOVES: dict[str, Cell] = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
 # Without an example: a model of half a billion parameters gives that for its answer, whatever the state is.
 ASK_MOVES = (
@@ -49,3 +50,9 @@ def parse_moves(text: str) -> str | None:
 def numbered(moves: str) -> str:
     """Return "RRD" as "1R 2R 3D": the compact wording counts its moves."""
     return " ".join(f"{index}{move}" for index, move in enumerate(moves, 1))
+
+
+def plain_number(number: str) -> str:
+    """Return a number without signs of thousands and zeros at the end."""
+    integer, point, digits = number.replace(",", "").partition(".")
+    return f"{integer}{point}{digits}".rstrip("0").rstrip(".") if point else integer

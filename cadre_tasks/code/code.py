@@ -22,6 +22,7 @@ from cadre_tasks.account import Account
 from cadre_tasks.code import tester
 from cadre_tasks.code.inspect import likeness
 from cadre_tasks.code.judge import (
+    IMPORTS,
     LIMITS,
     all_tests,
     builds,
@@ -215,7 +216,7 @@ class Code(FromData):
         if self.program.entry:
             return await loads(ready(self.program, program))
         cases = self.program.public + self.program.hidden
-        return (await sandbox.run(program, cases[0][0] if cases else "", LIMITS)).status == "ok"
+        return (await sandbox.run(program, cases[0][0] if cases else "", LIMITS, IMPORTS)).status == "ok"
 
 
 class CodeSingleAgent(Code):

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from cadre_sandbox.checkers import Verdict, check_calls, check_stdio, check_tests
+from cadre_sandbox.compare import Comparison
 from cadre_tasks.data.records import CodingProblem
 from cadre_tasks.sandbox import Limits, default
 
@@ -39,6 +40,7 @@ class StdioTests:
     """A script's tests: (stdin, expected stdout) each, for example `StdioTests((("3 4", "7"),))`."""
 
     cases: tuple[tuple[str, str], ...]
+    comparison: Comparison = "words"
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,7 @@ def extract_code(completion: str) -> str:
     # The last block counts: models revise their program below the first one.
     chosen = texts(True, True) or WITHIN.findall(completion) or texts(True, False)
     chosen = chosen or texts(False, True) or texts(False, False)
-    return chosen[-1] if chosen else completion
+    return next(filter(str.strip, reversed(chosen)), chosen[-1]) if chosen else completion
 
 
 def all_tests(program: CodingProblem) -> Tests:
@@ -144,7 +146,9 @@ def all_tests(program: CodingProblem) -> Tests:
 
 def cases_of(program: CodingProblem, cases: Sequence[tuple[Any, Any]]) -> StdioTests | CallTests:
     """Return the given cases of a problem that is judged by cases, as tests."""
-    return CallTests(program.entry, tuple(cases)) if program.entry else StdioTests(tuple(cases))
+    if program.entry:
+        return CallTests(program.entry, tuple(cases))
+    return StdioTests(tuple(cases), program.comparison)
 
 
 # What graders of such problems have in scope, and the way from a function's name to a method of `class Solution`.
@@ -157,6 +161,7 @@ from heapq import *
 from itertools import *
 from math import ceil, floor, gcd, inf, sqrt
 from typing import *
+sys.setrecursionlimit(50000)
 """
 # What a program is to define is not in scope before it does.
 UNDEFINED = "globals().pop({name!r}, None)\n"
@@ -229,8 +234,8 @@ async def judge(program: str, tests: Tests, limits: Limits = LIMITS) -> Verdict:
     """Run the tests on the program. Raises SandboxUnavailable when it could not be run: that is no verdict on it."""
     sandbox = default()
     match tests:
-        case StdioTests(cases):
-            verdict = await check_stdio(sandbox, program, cases, limits)
+        case StdioTests(cases, comparison):
+            verdict = await check_stdio(sandbox, program, cases, limits, comparison, IMPORTS)
         case CallTests(name, calls):
             ready_program = callable_by(name, program)
             verdict = await check_calls(sandbox, ready_program, name, calls, limits)

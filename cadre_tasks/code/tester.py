@@ -93,7 +93,7 @@ async def written(text: str, program: CodingProblem, right: str = "") -> Tests |
         pairs = [
             (input_text, expected) for input_text, expected in pairs if shown and not shown.has(input_text, expected)
         ]
-        return StdioTests(tuple(drawn(pairs, program))) if pairs else None
+        return StdioTests(tuple(drawn(pairs, program)), program.comparison) if pairs else None
     lines = await ask("asserts", source=extract_code(text), entry=program.entry, shown=examples(program)) or []
     # Other spaces or quotation marks do not make a shown test new.
     new_tests = [line for line in dict.fromkeys(lines) if bare(line) not in bare(program.statement)]

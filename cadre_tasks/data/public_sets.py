@@ -65,15 +65,17 @@ def last_boxed(text: str) -> str | None:
     >>> last_boxed("so \\\\boxed{1} or rather \\\\boxed{\\\\frac{1}{2}}.")
     '\\\\frac{1}{2}'
     """
-    boxes = list(BOX.finditer(text))
-    if not boxes:
-        return None
-    start, depth = boxes[-1].end(), 1
-    for brace in BRACE.finditer(text, start):
-        depth += (brace[0] == "{") - (brace[0] == "}")
-        if depth == 0:
-            return text[start : brace.start()].strip()
-    return None
+    content = None
+    for box in reversed(list(BOX.finditer(text))):
+        depth, content = 1, None
+        for brace in BRACE.finditer(text, box.end()):
+            depth += (brace[0] == "{") - (brace[0] == "}")
+            if depth == 0:
+                content = text[box.end() : brace.start()].strip()
+                break
+        if content != "":  # an empty box is passed over
+            break
+    return content
 
 
 def make_problem(name: str, question: str, *answers: Any, tolerance: float = 0.0) -> Problem | None:
@@ -126,10 +128,12 @@ def olympiadbench(row: Row, index: int) -> Problem | None:
     """OlympiadBench: `final_answer` on the hub, `answers` elsewhere, lists of one. `error` is an absolute tolerance."""
     question = row["question"] if "question" in row else row["problem"]
     answers = row["final_answer"] if "final_answer" in row else row["answers"]
-    tolerance = float(row["error"]) if row["error"] else 0.0
+    tolerances = {float(part) for part in str(row["error"] or 0).split(",")}
+    if len(tolerances) > 1:  # one for each of several answers
+        return None
     context = f"{row['context']}\n" if row["context"] else ""
     values = answers if isinstance(answers, list) and answers else [answers]
-    return make_problem(str(row["id"]), context + question, *values, tolerance=tolerance)
+    return make_problem(str(row["id"]), context + question, *values, tolerance=tolerances.pop())
 
 
 # Programming
@@ -237,7 +241,8 @@ def code_contests(row: Row, index: int) -> CodingProblem | None:
     take the place of stdin or stdout."""
     if "tests" in row:
         public, hidden = split_shown(script_cases(row["tests"]), row["problem"])
-        return CodingProblem(row["id"], row["problem"], "", "", public, hidden) if hidden else None
+        problem = CodingProblem(row["id"], row["problem"], "", "", public, hidden, comparison="contests")
+        return problem if hidden else None
     if row.get("input_file") or row.get("output_file"):
         return None
     public, private, generated = (
@@ -248,7 +253,10 @@ def code_contests(row: Row, index: int) -> CodingProblem | None:
         return None
     answers = zip(row["solutions"]["language"], row["solutions"]["solution"], strict=True)
     reference = next((solution for language, solution in answers if language == PYTHON3), "")
-    return CodingProblem(row["name"], row["description"], "", "", public, private + generated, reference=reference)
+    hidden = private + generated
+    return CodingProblem(
+        row["name"], row["description"], "", "", public, hidden, reference=reference, comparison="contests"
+    )
 
 
 def livecodebench(row: Row, index: int) -> CodingProblem | None:
@@ -272,6 +280,7 @@ def livecodebench(row: Row, index: int) -> CodingProblem | None:
         row["starter_code"],
         tuple(map(parse_case, public)),
         tuple(map(parse_case, private)),
+        comparison="lines",
     )
 
 

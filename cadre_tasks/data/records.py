@@ -5,7 +5,9 @@ All fields hold plain values, so the dictionary of a record is the data of a tas
 
 import math
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
+
+from cadre_sandbox.compare import Comparison
 
 Kind = Literal["problem", "program", "article"]
 
@@ -34,6 +36,7 @@ class CodingProblem:
     tests       test code instead of cases (`assert`s, or `check(candidate)`), with the `setup` that it needs
     names       names of the program that the test code may use, the first being its candidate
     reference   a solution as the data set has it; empty where it has none. Some of APPS are wrong, or no Python 3
+    comparison  of a script's output with the expected one, see `cadre_sandbox.compare.same_output`
     """
 
     id: str
@@ -46,6 +49,7 @@ class CodingProblem:
     setup: str = ""
     names: tuple[str, ...] = ()
     reference: str = ""
+    comparison: Comparison = "words"
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,9 @@ def check_fields(record: Record) -> None:
     is_call = isinstance(record, CodingProblem) and bool(record.entry)
     for field in fields(record):
         value, expected = getattr(record, field.name), "a list of texts"
-        if field.type is str:
+        if field.name == "comparison":
+            expected, is_valid = f"one of {', '.join(get_args(Comparison))}", value in get_args(Comparison)
+        elif field.type is str:
             expected, is_valid = "a text", isinstance(value, str)
         elif field.type is float:
             expected, is_valid = "a number from 0 on", type(value) in (int, float) and 0 <= value < math.inf

@@ -23,11 +23,11 @@ from cadre.env import Env, Split
 from cadre.envs import drawings
 from cadre.envs.splits import drawn_tasks, in_split
 from cadre.types import Drawing, Message, Observation, Reward, Task, ToolCall
+from cadre_tasks.answers import NUMBER, plain_number
 
 TOWNS = ("Arlen", "Brova", "Caldis", "Drenn", "Elmar", "Farow", "Gilda", "Harth", "Istra", "Jorvik", "Kestel", "Lomar")
 FIGURES = ("bridges", "schools", "trams", "wells")
 LISTED = 2  # lines that a search returns
-NUMBER = re.compile(r"-?\d+")
 NOTED = 0.5  # the reward of a note with all figures
 ANSWERED = 0.1  # of an answer that is a number
 OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
@@ -144,7 +144,7 @@ class Almanac(Env):
 
     def noted(self, note: str) -> float:
         """Return the Jaccard index of the needed figures and those of a note."""
-        needed, written = set(self.needed), {int(digits) for digits in NUMBER.findall(note) if len(digits) < 10}
+        needed, written = {*map(str, self.needed)}, set(re.findall(r"-?\d+", note))  # figures have no commas
         return len(needed & written) / len(needed | written)
 
     def judged(self, role: str, text: str) -> Reward:
@@ -157,7 +157,7 @@ class Almanac(Env):
     @property
     def success(self) -> bool:
         numbers = NUMBER.findall(self.answer or "")
-        return bool(numbers) and numbers[-1] == str(sum(self.needed))
+        return bool(numbers) and plain_number(numbers[-1]) == str(sum(self.needed))
 
     def privileged(self) -> str:
         return f"figures {' '.join(map(str, self.needed))} sum {sum(self.needed)}"

@@ -27,7 +27,7 @@ from cadre.errors import ConfigError, DataError
 from cadre.plugins import package
 from cadre.types import Drawing, Message, Reward, Task
 from cadre_tasks.account import FORM, RIGHT, TEAM
-from cadre_tasks.answers import MARKS
+from cadre_tasks.answers import MARKS, NUMBER, plain_number
 from cadre_tasks.data.tasks import DataSelection, load_data_tasks
 from cadre_tasks.data.user_file import is_user_file
 from cadre_tasks.from_data import HeldOut
@@ -37,13 +37,11 @@ from cadre_tasks.worlds.search_servers import MAX_QUERY, SearchServer, check_ser
 
 LISTED = 5  # passages that a search lists
 WORDS = 30  # of a search that are looked for
+CITED = r"((?:\[[\d,; and]{0,60}\][,\s]*){1,20})"  # `[3, 7]`, `[3][7]` or `[3 and 7]`
 COMMAND = re.compile(rf"(search|open)[{MARKS}]*\s*:([^\n]{{1,300}})", re.IGNORECASE)
-ANSWER = re.compile(
-    rf"answer[{MARKS}]*\s*:[{MARKS}\s]*([a-z ]{{1,60}}?)[{MARKS}.,\s]*\[([\d, ]{{0,60}})\]", re.IGNORECASE
-)
+ANSWER = re.compile(rf"answer[{MARKS}]*\s*:[{MARKS}\s]*([a-z ]{{1,60}}?)[{MARKS}.,\s]*{CITED}", re.IGNORECASE)
 # To a question of a file, whose answer may have any letters.
-OPEN_ANSWER = re.compile(rf"answer[{MARKS}]*\s*:([^\[\]\n]{{1,200}})\[([\d, ]{{0,60}})\]", re.IGNORECASE)
-NUMBER = re.compile(r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?|-?\d+(?:\.\d+)?")
+OPEN_ANSWER = re.compile(rf"answer[{MARKS}]*\s*:([^\[\]\n]{{1,200}}){CITED}", re.IGNORECASE)
 WORDS_OF_ANSWER = re.compile(rf"(?<![\w.,])(?:{NUMBER.pattern})(?![\w]|[.,]\d)|\w+[+#]*")
 Backend = str | dict[str, str]
 
@@ -64,13 +62,7 @@ def tokens(text: str) -> list[str]:
 def normalised(text: str) -> str:
     """Return a text as lower-case words and numbers: `-5` is not `5`, `1,000.0` is `1000`, and `C#` not `C`."""
     words = WORDS_OF_ANSWER.findall(unicodedata.normalize("NFKC", text).replace("−", "-").casefold())
-    return " ".join(_plain_number(word) if NUMBER.fullmatch(word) else word for word in words)
-
-
-def _plain_number(number: str) -> str:
-    """Return a number without signs of thousands and zeros at the end."""
-    integer, point, digits = number.replace(",", "").partition(".")
-    return f"{integer}{point}{digits}".rstrip("0").rstrip(".") if point else integer
+    return " ".join(plain_number(word) if NUMBER.fullmatch(word) else word for word in words)
 
 
 def found(seed: int, people: int, words: Sequence[str]) -> list[int]:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cadre_sandbox.checkers import Verdict, check_calls, check_stdio, check_tests
-from cadre_sandbox.compare import same_output
+from cadre_sandbox.compare import Comparison, same_output
 from cadre_sandbox.inside import codec
 from cadre_sandbox.records import Result
 from cadre_tasks.code.judge import all_tests, judge
@@ -43,7 +43,7 @@ class CountedRuns:
     def __init__(self) -> None:
         self.stdins: list[str] = []
 
-    async def run(self, program: str, stdin: str, limits: Limits) -> Result:
+    async def run(self, program: str, stdin: str, limits: Limits, prelude: str) -> Result:
         self.stdins.append(stdin)
         return await default().run(program, stdin, limits)
 
@@ -132,6 +132,23 @@ def test_a_script_that_takes_too_long_is_not_run_on_every_case(slow: str, run: s
 )
 def test_tolerance_of_outputs(got: str, expected: str, same: bool) -> None:
     assert same_output(got, expected) is same
+
+
+@pytest.mark.parametrize(
+    ("comparison", "got", "expected", "same"),
+    [
+        ("contests", "Yes\n3", "YES 3", True),
+        ("contests", "0.123455", "0.123457", True),
+        ("contests", "0.1235", "0.1234", False),
+        ("contests", "3.000001", "3", False),
+        ("lines", "1 2\n3", "1\n2 3", False),
+        ("lines", "1  2.0\n3 ", "1 2\n3.00\n", True),
+        ("lines", "0.1000001", "0.1", False),
+        ("lines", "yes", "YES", False),
+    ],
+)
+def test_output_is_compared_as_the_benchmark_does(comparison: Comparison, got: str, expected: str, same: bool) -> None:
+    assert same_output(got, expected, comparison) is same
 
 
 def test_calls_with_expected_values() -> None:

@@ -39,6 +39,9 @@ def test_the_list_is_judged_as_people_would(right: bool) -> None:
         ("4.5e33", r"4.5 \times 10^{33}"), ("90", r"90^\circ"), ("1234567", r"1{,}234{,}567"),
         (r"\text{(C)}", r"\text{(C) }"),
         ("-7", "−7"), ("17", r"\underline{17}"), ("17", r"\mathbf{17}"), ("[0,1)", r"0 \le x < 1"), ("-3./2", "-1.5"),
+        (r"\frac{1205}{216}", "5 125/216"), (r"2\frac{128}{243}", r"2\,128/243"), ("1234567", "1 234 567"),
+        (r"\frac{5125}{216}", r"5{,}125/216"), ("2400, 1350, 864", "2,400, 1,350 and 864"), ("(1000, 2)", "(1,000, 2)"),
+        ("[0, 1500]", "[0, 1,500]"), ("1200000", "1.2 x 10^6"), (r"3\times 10^8", "3x10^8"),
     ],
 )  # fmt: skip
 def test_spellings_that_are_read(gold: str, answer: str) -> None:
@@ -51,6 +54,7 @@ def test_spellings_that_are_read(gold: str, answer: str) -> None:
         ("27", r"28 \text{ (not } 27)"), ("27", r"\neg 27"), ("27", "27_{8}"), ("27", "5=27"), ("5", "x+y=5"),
         ("SRAC = LRAC", "LRAC"), ("3", r"e^{t} / 3"), ("27", "27 28"), ("27", ""), ("27", r"\text{27 is wrong}"),
         (r"\pi \times 10^{-20}", r"2\pi \times 10^{-20}"), ("0.0000672", "0.0000671"),
+        (r"\frac{5125}{216}", "5 125/216"), ("3500", "(3,500)"), ("(3500, 1)", "(3,500,1)"),
     ],
 )  # fmt: skip
 def test_values_that_are_refused(gold: str, answer: str) -> None:

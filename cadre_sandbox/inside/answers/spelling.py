@@ -10,9 +10,12 @@ RAISED_RUN, LOWERED_RUN = re.compile(f"[{''.join(RAISED)}]+"), re.compile(f"[{''
 VULGAR = re.compile("[¼½¾⅐-⅞]")
 
 THIN = r"(?:\\[,;:! ]|~|\\thinspace\b)"
-GROUPS = re.compile(rf"(?<![\d.,])\d{{1,3}}(?:(?:,\s*\\!|\{{,\}}|{THIN}|\s)\s*\d{{3}})+(?![\d])")
+# The numerator of a mixed number, `2 128/243`, is no group.
+GROUPS = re.compile(
+    rf"(?<![\d.,])\d{{1,3}}(?:(?:,\s*\\!|\{{,\}})\s*\d{{3}}|(?:{THIN}|\s)\s*\d{{3}}(?!\s*/\s*\d))+(?!\d)"
+)
 DECIMAL_COMMA = re.compile(r"(?<=\d)\{,\}(?=\d)")
-COMMAS = re.compile(rf"(?<![\d.,])\d{{1,3}}(?:,{THIN}?\d{{3}})+(?![\d,])")
+COMMAS = re.compile(rf"(?<![\d.,])\d{{1,3}}(?:,{THIN}?\d{{3}})+(?!\d|,\d)")
 EULER_OR_TEN = re.compile(r"(?<![\w.\\}])(\d+)e(-\d)(?![\d.])")
 
 UNIT = re.compile(r"(?<=[\d.])j|\bI\b")
@@ -24,6 +27,7 @@ REWRITTEN = (
     (re.compile(r"^\s*\*\*([^*]+)\*\*\s*$"), r"\1"),  # bold
     (re.compile(r"^\s*(`{1,3})([^`]+)\1\s*$"), r"\2"),  # code
     (re.compile(r"\*\*"), "^"),
+    (re.compile(r"(?<=\d)\s*[xX]\s*(?=10\s*\^)"), r"\\times "),
     (re.compile(r"(\\\\)\s*\[\s*-?[\d.]+\s*(?:pt|em|ex|mm|cm)\s*\]"), r"\1"),  # a row's end with room below it
     (re.compile(r"(?<=[\])])\s*U\s*(?=[\[(])"), r"\\cup "),
     (re.compile(r">=|=>"), r"\\ge "),
@@ -66,7 +70,7 @@ def vulgar(match: re.Match[str]) -> str:
 def readings(text: str) -> list[str]:
     """Return the readings of an ambiguous text: `1,234` is one number or two, `2e-1` is 0.2 or 2e minus 1."""
     texts = [spelled(text)]
-    for rewrite in (without_commas, with_power_of_ten):
+    for rewrite in (without_commas, without_inner_commas, with_power_of_ten):
         texts += [changed for changed in map(rewrite, texts) if changed not in texts]
     return texts
 
@@ -76,6 +80,11 @@ def without_commas(text: str) -> str:
     return COMMAS.sub(
         lambda match: match[0] if is_bracketed(text, match.start()) else re.sub(r"\D", "", match[0]), text
     )
+
+
+def without_inner_commas(text: str) -> str:
+    """Remove commas that may group digits between brackets too, if others have a space behind them: `(1,000, 2)`."""
+    return COMMAS.sub(lambda match: re.sub(r"\D", "", match[0]), text) if re.search(r",\s", text) else text
 
 
 def is_bracketed(text: str, index: int) -> bool:

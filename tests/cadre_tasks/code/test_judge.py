@@ -60,6 +60,7 @@ ADD = "def add(a, b):\n    return a + b"
         ("<think>\n```python\nx = 0\n</think>\n```python\nx = 1\n```", "x = 1\n"),
         ("````python\nx = 1  # in:\n```python\n# y\n````", "x = 1  # in:\n```python\n# y\n"),
         ("```python\nx = 1\n``` That is all.", "x = 1\n"),
+        ("```python\nx = 1\n```\nhere is\n```python\n```", "x = 1\n"),
         ("Answer: ```python\nx = 1```", "x = 1"),
         ("So ```python\nx = 0\n``` or, better, ```py\nx = 1\n```.", "x = 1\n"),
     ],
@@ -91,6 +92,18 @@ def test_each_kind_of_tests(tests: Tests) -> None:
     assert (right.ok, right.share) == (True, 1.0)
     assert not wrong.ok
     assert wrong.share < 1.0
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "c = Counter(input().split()); print(c['1'])",
+        "def f(n): return 1 + f(n - 1) if n else 0\nprint(f(3000) - 2998)",
+    ],
+)
+def test_a_script_has_the_imports_and_the_depth_of_usual_judges(program: str) -> None:
+    verdict = asyncio.run(judge(program, StdioTests((("1 2 1", "2"),))))
+    assert verdict.ok, verdict
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,11 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> str:
             "1, 2",
         ),
         (public_sets.olympiadbench, {"id": 1, "problem": "p", "answers": None, "error": "", "context": ""}, None),
+        (
+            public_sets.olympiadbench,
+            {"id": 1, "problem": "p", "answers": ["1, 2"], "error": "1e-1,1e-2", "context": ""},
+            None,
+        ),
     ],
 )
 def test_answers_in_other_shapes(parser, row, answer) -> None:

@@ -22,6 +22,8 @@ from cadre_tasks.data.public_sets import last_boxed
         ("\\boxed{\\left\\{ x \\right.}", "\\left\\{ x \\right."),  # a sign, not a brace
         ("\\boxed{\\{1, 2\\}}", "\\{1, 2\\}"),
         ("\\boxed{1 \\\\{} 2} }", "1 \\\\{} 2"),  # a line break, then a brace
+        ("\\boxed{5} and \\boxed{}", "5"),
+        ("\\boxed{ }", ""),
         ("no box {3}", None),
         ("", None),
     ],

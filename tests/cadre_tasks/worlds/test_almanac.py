@@ -63,6 +63,10 @@ def test_a_note_is_paid_by_its_figures_and_the_sum_by_all() -> None:
     (_, reward) = play(env, f"{item} {second}", f"{item} + {second} = {item + second}")
     assert reward == Reward(1.0, {"accountant": 0.1}, {"right": 1.0, "answered": 1.0})
     assert env.success
+    for text, right in ((f"1,{item + second:03}", False), (f"{item + second}.0", True), (f"1.{item + second}", False)):
+        fork = first()
+        play(fork, f"{item} {second}", text)
+        assert fork.success == right, text
     (reward,) = play(first(AlmanacSingleAgent), "none")
     assert reward == Reward(0.0, {"agent": 0.0}, {"right": 0.0, "answered": 0.0})
 

@@ -56,6 +56,8 @@ def test_the_search_can_be_ended() -> None:
     [
         ("Answer: {right} [{first}, {second}]", 1.0),
         ("I think.\nAnswer: {right} [{second}, {first}]\n", 1.0),
+        ("Answer: {right} [{first}][{second}]", 1.0),
+        ("Answer: {right} [{first} and {second}].", 1.0),
         ("Answer: {right} [{first}]", 0.75),
         ("Answer: {right} [{first}, {second}, 999]", 0.5 + 0.5 * 2 / 3),
         ("Answer: {right} []", 0.5),
