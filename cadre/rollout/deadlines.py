@@ -86,7 +86,7 @@ class Deadline:
                     result = await work
             except TimeoutError as error:
                 if timeout is not None and timeout.expired():
-                    raise self.passed(error.__cause__) from error
+                    raise self.passed(error.__context__) from error  # Python before 3.11.5 names no cause
                 raise
             except asyncio.CancelledError as error:
                 if task.cancelling() or isinstance(error, Interrupted):

@@ -74,7 +74,7 @@ def test_a_plain_call_that_blocks_has_taken_too_long_once_it_returns() -> None:
 
 def test_the_line_that_waits_is_named() -> None:
     with pytest.raises(DeadlineError, match=r"at line \d+ of test_deadlines.py, in waits"):
-        asyncio.run(deadline(0.5).awaiting(waits()))
+        asyncio.run(deadline().awaiting(waits()))
 
 
 def test_what_ends_in_time_is_as_without_a_deadline() -> None:
