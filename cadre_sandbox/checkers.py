@@ -74,19 +74,18 @@ async def check_stdio(
         # do not depend on how fast each one is.
         for number, (stdin, expected) in remaining_cases:
             output_bytes = max(limits.output_bytes, 2 * len(expected.encode("utf-8", "replace")))
-            enough = replace(limits, output_bytes=output_bytes)
-            result = results[number] = await sandbox.run(program, stdin, enough, prelude)
+            case_limits = replace(limits, output_bytes=output_bytes)
+            result = results[number] = await sandbox.run(program, stdin, case_limits, prelude)
             if result.status in ("timeout", "wall"):
                 return
 
     await asyncio.gather(*(run_cases() for _ in range(MOST_SLOW)))
     failures = []
     for number, (stdin, expected) in enumerate(cases):
-        if number not in results:
+        result = results.get(number)
+        if result is None:
             failures.append(f"timeout: {stdin[:MAX_SHOWN]!r} was not run after {MOST_SLOW} cases that took too long")
-        elif (result := results[number]).status != "ok" or not await is_same_output(
-            result.stdout, expected, comparison
-        ):
+        elif result.status != "ok" or not await is_same_output(result.stdout, expected, comparison):
             failures.append(f"{result.status}: {stdin[:MAX_SHOWN]!r} printed {result.stdout[:MAX_SHOWN]!r}")
     statuses = (results[number].status for number in sorted(results))
     status: Status = next((status for status in statuses if status != "ok"), "ok")

@@ -437,11 +437,9 @@ async def select(expansion: Expansion, rollout: Rollout, key: int, search: Searc
         selected = complete if fans_out else select_branches(expansion, scores, shape, generator)
         selected = [index for index in selected if index not in expansion.failures]
 
-        # Equal actions lead to one state, which is explored once, below the first of them.
+        # Equal actions of a repeatable environment lead to one state, which is explored once, below the first of them.
         first_index: dict[Any, int] = {}
-        failures, alike = expansion.failures, expansion.env.repeatable
-        merged = [index for index in range(len(scores)) if alike and index not in failures]
-        keys = {index: action_key(expansion.action(index)) for index in merged}
+        keys = {index: action_key(expansion.action(index)) for index in complete if expansion.env.repeatable}
         first = [first_index.setdefault(keys.get(index, index), index) for index in range(len(scores))]
         counts = Counter(first[index] for index in selected)
         following = Search(waiting, search.fans + (len(selected) > 1), search.weight)

@@ -249,11 +249,11 @@ def code_contests(row: Row, index: int) -> CodingProblem | None:
         tuple(zip(check_list(row[key]["input"]), check_list(row[key]["output"]), strict=True))
         for key in ("public_tests", "private_tests", "generated_tests")
     )
-    if not private + generated:
+    hidden = private + generated
+    if not hidden:
         return None
     answers = zip(row["solutions"]["language"], row["solutions"]["solution"], strict=True)
     reference = next((solution for language, solution in answers if language == PYTHON3), "")
-    hidden = private + generated
     return CodingProblem(
         row["name"], row["description"], "", "", public, hidden, reference=reference, comparison="contests"
     )

@@ -53,7 +53,7 @@ def spelled(text: str) -> str:
         text = pattern.sub(meaning, text)
     if r"\begin" not in text:
         text = re.sub(r"\\\\(?=[a-zA-Z])", r"\\", text)  # escaped once too often
-        text = GROUPS.sub(lambda match: re.sub(r"\D", "", match[0]), text)
+        text = GROUPS.sub(digits_of, text)
     return DECIMAL_COMMA.sub(".", text)
 
 
@@ -67,6 +67,10 @@ def vulgar(match: re.Match[str]) -> str:
     return rf"\frac{{{above}}}{{{below}}}"
 
 
+def digits_of(match: re.Match[str]) -> str:
+    return re.sub(r"\D", "", match[0])
+
+
 def readings(text: str) -> list[str]:
     """Return the readings of an ambiguous text: `1,234` is one number or two, `2e-1` is 0.2 or 2e minus 1."""
     texts = [spelled(text)]
@@ -77,14 +81,12 @@ def readings(text: str) -> list[str]:
 
 def without_commas(text: str) -> str:
     """Remove commas that may group digits, but not between brackets, where they separate coordinates."""
-    return COMMAS.sub(
-        lambda match: match[0] if is_bracketed(text, match.start()) else re.sub(r"\D", "", match[0]), text
-    )
+    return COMMAS.sub(lambda match: match[0] if is_bracketed(text, match.start()) else digits_of(match), text)
 
 
 def without_inner_commas(text: str) -> str:
     """Remove commas that may group digits between brackets too, if others have a space behind them: `(1,000, 2)`."""
-    return COMMAS.sub(lambda match: re.sub(r"\D", "", match[0]), text) if re.search(r",\s", text) else text
+    return COMMAS.sub(digits_of, text) if re.search(r",\s", text) else text
 
 
 def is_bracketed(text: str, index: int) -> bool:
